@@ -15,7 +15,7 @@ INSTALLED_LOADTEST := $(VENV)/.installed-loadtest
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev same-python serve loadtest test check audit bench bundle lock clean
+.PHONY: help install install-dev same-python serve loadtest test check audit bench clients bundle lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ audit: install-dev
 
 bench: install-dev ## Measurements side by side, against peers and goals: python -m benchmarks $(ARGS)
 	@$(RUN) benchmarks $(ARGS)
+
+clients: install-dev ## Real clients of others against a stack; the table goes to docs/clients.md: python -m tests.clients $(ARGS)
+	@$(RUN) tests.clients $(ARGS)
 
 bundle: install ## One file for x86_64 GPU hosts that reach no registry (PYTHON_VERSION=3.11, ARGS=--with-default-model)
 	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock packaging cyclonedx-python-lib

@@ -42,6 +42,9 @@ def _completion(kind: str, **choice: Any) -> Schema:
     return _object(id=TEXT, object=_kind(kind), created=_NUMBER, model=TEXT, choices=choices, usage=usage)
 
 
+_READ = _object(prompt_tokens=_NUMBER, total_tokens=_NUMBER)
+_RANKED = _object(index=_NUMBER, relevance_score={"type": "number"})
+_SCORE = _object(index=_NUMBER, object=_kind("score"), score={"type": "number"})
 _MODEL = _object(id=TEXT, object=_kind("model"), created=_NUMBER, owned_by=TEXT)
 _FILE = _object(id=TEXT, object=_kind("file"), bytes=_NUMBER, created_at=_NUMBER, filename=TEXT, purpose=TEXT)
 _BATCH = _object(
@@ -67,6 +70,10 @@ ANSWERS: dict[str, Schema] = {
     "ChatCompletionList": _page(_completion("chat.completion", message=_object(role=TEXT, content=_ANY))),
     "MessageList": _page(_object(id=TEXT, role=TEXT, content=_ANY)),
     "Completion": _completion("text_completion", text=TEXT),
+    "Reranking": _object(id=TEXT, object=_kind("list"), model=TEXT, results=_array(_RANKED), usage=_READ),
+    "Scores": _object(
+        id=TEXT, object=_kind("list"), created=_NUMBER, model=TEXT, data=_array(_SCORE), usage=_READ
+    ),
     "Model": _MODEL,
     "ModelList": _object(object=_kind("list"), data=_array(_MODEL)),
     "File": _FILE,

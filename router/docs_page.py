@@ -37,9 +37,9 @@ def docs_page(document: dict[str, Any]) -> bytes:
 
 
 def _group(path: str) -> str:
-    """What the first words of a path name: `/v1/responses`, `/admin/releases`, `/v2`."""
+    """What the first words of a path name: `/v1/responses`, `/admin/releases`, `/api`."""
     parts = path.split("/")
-    return "/".join(parts[:3]) if parts[1] in ("v1", "admin", "api") else "/".join(parts[:2])
+    return "/".join(parts[:3]) if parts[1] in ("v1", "admin") else "/".join(parts[:2])
 
 
 def _operation(given: tuple[str, str, dict[str, Any]]) -> str:

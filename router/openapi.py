@@ -14,7 +14,7 @@ from router.docs_page import docs_page
 from router.html_page import respond_page
 from router.ollama import bodies as ollama_bodies
 from router.ollama.dialect import NDJSON
-from router.openai.bodies import MESSAGE_NEUTRAL, NEUTRAL
+from router.openai.bodies import COMPLETION_NEUTRAL, MESSAGE_NEUTRAL, NEUTRAL
 from router.request.error_shapes import shape_for
 from router.request.errors import respond_json
 from router.request.routes import JSON, Route
@@ -33,7 +33,7 @@ EVENTS = "text/event-stream"
 # What of a body is not honoured yet.
 _NEUTRAL = {
     "ChatBody": NEUTRAL,
-    "CompletionBody": NEUTRAL,
+    "CompletionBody": COMPLETION_NEUTRAL,
     "Message": MESSAGE_NEUTRAL,
     "MessagesBody": anthropic_bodies.NEUTRAL,
     "CountBody": anthropic_bodies.NEUTRAL,

@@ -76,7 +76,7 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
     pages = WebPages(frozenset(settings.allowed_hosts), frozenset(settings.cors_origins))
     doorkeeper = Doorkeeper(parts.tenancy, is_loopback(settings.host), pages, LOCAL_CALLER)
     door = Door(parts.models, parts.answers)
-    app = App(parts, doorkeeper, http.routes(door))
+    app = App(parts, doorkeeper, http.routes(door, settings.max_body_bytes))
     if settings.health_port:
         health = Listener(HealthDoor(app), app.refuse)
         closing.push_async_callback(health.close)

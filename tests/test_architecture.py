@@ -221,9 +221,15 @@ TRITON_SERVER = {
 }
 # What is heavy, or is not on every machine -> the only folders of the product that may import it.
 HEAVY = {
-    "torch": ("python_backend/engine/cuda", "python_backend/engine/runtimes/trtllm"),
+    "torch": (
+        "python_backend/embeddings/cuda",
+        "python_backend/engine/cuda",
+        "python_backend/engine/runtimes/trtllm",
+    ),
     "triton": ("python_backend/engine/cuda",),
     "numba": ("python_backend/engine/native",),
+    "onnx": ("python_backend/embeddings",),
+    "onnxruntime": ("python_backend/embeddings",),
     "opentelemetry": ("router/telemetry/tracing",),
     "redis": ("router/control/peers",),
 }

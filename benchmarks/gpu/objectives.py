@@ -25,7 +25,7 @@ from benchmarks.objectives.scenarios import POLICIES
 from benchmarks.plots import Plots
 from python_backend.wire.tiers import Tier
 
-PARTS = ("arena", "paced", "embeddings")
+PARTS = ("arena", "overload", "paced", "embeddings")
 ENGINE = Engine(places=48, kv_tokens=32_768, step_tokens=2048, block_tokens=64)
 # Random weights: nobody reads the answers, and steps take the same time.
 PARAMETERS = {"inflight_weights": "random", "inflight_max_sequence_tokens": "8192", **sized(ENGINE)}
@@ -35,6 +35,9 @@ EMBEDDINGS = Case(
     MINILM, 0.12, (5.0, 20.0, 50.0), seconds=6.0, window_s=1.2, delays_ms=(0.0, 5.0, 20.0, 50.0)
 )
 ARENA_FILE, PACED_FILE, EMBEDDINGS_FILE = "arena.json", "paced.json", "embeddings.json"
+# The same for all tiers, below, at twice and far beyond what the GPU can do: within nine minutes in all.
+OVERLOAD_FILE, OVERLOAD_FACTORS, OVERLOAD_SECONDS = "overload.json", (0.8, 2.0, 10.0), 12.0
+OVERLOAD_FIRST_TOKEN_S, OVERLOAD_INTER_TOKEN_S = 1.0, 0.04
 
 
 def run_arena(asked: argparse.Namespace, model: Path, console: Console) -> bool:
@@ -56,6 +59,27 @@ def run_arena(asked: argparse.Namespace, model: Path, console: Console) -> bool:
     kept = measure(arena, wishes, console)
     if asked.keep:
         arena_report.keep(asked.keep / ARENA_FILE, kept)
+    return arena_report.show(console, kept)
+
+
+def run_overload(asked: argparse.Namespace, model: Path, console: Console) -> bool:
+    """Every policy at every rate, beside what the simulator foretells."""
+    arena = Arena(
+        in_tiers(arrivals(asked.trace).clamp(4096)),
+        None,
+        ENGINE,
+        PARAMETERS,
+        seconds=OVERLOAD_SECONDS,
+        settle_s=OVERLOAD_SECONDS / 4,
+        clients=asked.clients,
+        model=str(model),
+        data_dir=model.parent / "data",
+        first_token_s=dict.fromkeys(Tier, OVERLOAD_FIRST_TOKEN_S),
+        inter_token_s=dict.fromkeys(Tier, OVERLOAD_INTER_TOKEN_S),
+    )
+    kept = measure(arena, [Wish(POLICIES, OVERLOAD_FACTORS)], console)
+    if asked.keep:
+        arena_report.keep(asked.keep / OVERLOAD_FILE, kept)
     return arena_report.show(console, kept)
 
 
@@ -93,7 +117,7 @@ def run_embeddings(asked: argparse.Namespace, model: Path, console: Console) -> 
 
 
 def draw(directory: Path, plots: Plots) -> None:
-    for name in (ARENA_FILE, PACED_FILE):
+    for name in (ARENA_FILE, OVERLOAD_FILE, PACED_FILE):
         if (directory / name).is_file():
             arena_report.draw(plots, arena_report.read(directory / name), Path(name).stem)
     if (directory / EMBEDDINGS_FILE).is_file():
@@ -115,7 +139,12 @@ def main() -> None:
         draw(asked.draw, Plots(asked.plots))
         return
     console = Console(width=170)
-    runs = {"arena": run_arena, "paced": run_paced, "embeddings": run_embeddings}
+    runs = {
+        "arena": run_arena,
+        "overload": run_overload,
+        "paced": run_paced,
+        "embeddings": run_embeddings,
+    }
     is_met = True
     for part in asked.parts.split(","):
         if part not in runs:

@@ -23,12 +23,16 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.objectives.arena import paced
+from benchmarks.objectives.prediction import Engine
 from benchmarks.objectives.serving import READ_WITHIN_S, Served, Setup, serving
 from loadtest.percentiles import percentile
+from python_backend.costs.step_cost import StepCost
 
 FIRST_TOKEN, INTER_TOKEN_S = "2s", 0.15
 CALM_TOKENS, FLOOD_TOKENS = 16, 120
 WINDOW_S, SETTLE_S = 5.0, 3.0
+PACED = Engine(places=64, kv_tokens=20_480, step_tokens=512)
 VARIANTS = ("plain", "four", "open", "tiers", "restart")
 # What is to be shown: of the calm tenant, of all tenants, and of the flood.
 MOST_FIRST_TOKEN_S, MOST_TIMES_ALONE, LEAST_FLOOD_SHARE = 0.5, 3.0, 0.9
@@ -52,7 +56,7 @@ class Answer:
     @property
     def gaps(self) -> list[tuple[float, float]]:
         """When, and how long; tokens that came together share the time equally."""
-        each = (len(self.heard_s) - 1) / max(self.tokens - 1, 1)
+        each = (len(self.heard_s) - 1) / max(self.tokens - 1, 1) if self.tokens else 1.0
         return [(now, (now - before) * each) for before, now in itertools.pairwise(self.heard_s)]
 
 
@@ -66,11 +70,8 @@ class Phase:
         return [each for each in self.answers if each.tenant.startswith(prefix)]
 
     def tokens_per_s(self, prefix: str) -> float:
-        pieces = sum(
-            each.tokens * sum(at_s <= self.seconds for at_s in each.heard_s) / max(len(each.heard_s), 1)
-            for each in self.of(prefix)
-        )
-        return pieces / self.seconds
+        """Of streams that were cut when the phase ended, pieces stand for tokens."""
+        return sum(each.tokens or len(each.heard_s) for each in self.of(prefix)) / self.seconds
 
     def worst_window_p95_s(self, prefix: str) -> float:
         windows: dict[int, list[float]] = {}
@@ -222,9 +223,9 @@ def show(console: Console, variant: str, phases: Sequence[Phase]) -> bool:
         worst_s = both.worst_window_p95_s(tenant)
         goals.append((f"{tenant}: worst window's gap p95 {1000 * worst_s:.0f} ms", worst_s <= INTER_TOKEN_S))
     if alone is not None:
-        times = _whole_p50_s(calms) / _whole_p50_s(alone.of("calm"))
+        times = _whole_p50_s(calms) / max(_whole_p50_s(alone.of("calm")), 1e-9)
         goals.append((f"calm: answers take {times:.1f} times as long as alone", times <= MOST_TIMES_ALONE))
-        share = both.tokens_per_s("flood") / by_name["flood alone"].tokens_per_s("flood")
+        share = both.tokens_per_s("flood") / max(by_name["flood alone"].tokens_per_s("flood"), 1e-9)
         goals.append((f"flood: {share:.0%} of its tokens alone", share >= LEAST_FLOOD_SHARE))
     for words, is_met in goals:
         console.print(f"{'met   ' if is_met else 'MISSED'}  {words}")
@@ -252,11 +253,12 @@ def _whole_p50_s(answers: Sequence[Answer]) -> float:
     return percentile(sorted(each.heard_s[-1] - each.at_s for each in answers if each.is_whole), 0.5)
 
 
-def run(variant: str, count: int, console: Console, model: str | None) -> bool:
+def run(variant: str, count: int, console: Console, cost: StepCost | None) -> bool:
     tenants = ("calm", "calm-2", "flood", "flood-2") if variant == "four" else ("calm", "flood")
     with tempfile.TemporaryDirectory() as folder:
         # What is known of the steps lies beside the packed weights: nothing at first, all after a restart.
-        setup = Setup({"inflight_packed_cache_dir": str(Path(folder) / "packed")}, model)
+        engine = {"inflight_packed_cache_dir": str(Path(folder) / "packed")}
+        setup = Setup(engine if cost is None else {**engine, **paced(cost, PACED)})
         if variant == "restart":
             with serving(setup, tenants) as served:
                 measure(served, variant, min(count, 20), is_short=True)
@@ -268,14 +270,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--variants", default="plain", help=f"some of {', '.join(VARIANTS)}")
     parser.add_argument("--count", type=int, default=40, help="requests of the calm tenant, one a second")
-    parser.add_argument("--model", help="another than the default one")
+    parser.add_argument(
+        "--cost", help="of a paced engine's steps, as in `inflight simulate`; else the real one"
+    )
     asked = parser.parse_args()
+    cost = StepCost(*map(float, asked.cost.split(","))) if asked.cost else None
     console = Console(width=150)
     is_met = True
     for variant in asked.variants.split(","):
         if variant not in VARIANTS:
             sys.exit(f"unknown variant {variant}; there are: {', '.join(VARIANTS)}")
-        is_met &= run(variant, asked.count, console, asked.model)
+        is_met &= run(variant, asked.count, console, cost)
     sys.exit(not is_met)
 
 

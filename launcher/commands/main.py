@@ -38,8 +38,8 @@ def up(
     embeddings: Annotated[
         str | None,
         typer.Option(
-            help="The embedding model: a known one, a directory of a sentence-transformers model "
-            f"(BERT), or '' for none. [default: {DEFAULTS.embeddings}]"
+            help="The embedding model: a known one, a directory of an encoder, "
+            f"or '' for none. [default: {DEFAULTS.embeddings}]"
         ),
     ] = None,
     data_dir: Annotated[

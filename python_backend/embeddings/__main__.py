@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from python_backend.embeddings.model import check_description
+from python_backend.embeddings.description import read_description
 from python_backend.wire.errors import InflightError
 
 
 def main() -> None:
     try:
-        check_description(Path(sys.argv[1]))
+        read_description(Path(sys.argv[1]))
     except InflightError as error:
         sys.exit(error.message)
 

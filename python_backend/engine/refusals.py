@@ -108,6 +108,7 @@ def _refuse_sampling(sampling: SamplingParams, vocabulary: int) -> None:
         "repetition_penalty": (s.repetition_penalty, s.repetition_penalty > 0, "above 0"),
         "presence_penalty": (s.presence_penalty, True, "a number"),
         "frequency_penalty": (s.frequency_penalty, True, "a number"),
+        "inflight_min_p": (s.min_p, 0 <= s.min_p <= 1, "from 0 to 1"),
         "min_tokens": (s.min_tokens, s.min_tokens >= 0, "0 or above"),
     }
     for name, (value, is_in_range, sentence) in allowed.items():

@@ -31,7 +31,8 @@ class SamplingParams:
     """How the next token is chosen; `top_k` 0 with `top_p` 0, or `temperature` 0, means the likeliest one.
 
     After each token `top_p` is multiplied by `top_p_decay`, down to `top_p_min`; the token `top_p_reset_id`
-    sets it back to where it began.
+    sets it back to where it began. `min_p` leaves out tokens whose share is less than that part of the
+    likeliest one's, before `top_k` and `top_p` do.
     """
 
     temperature: float = 1.0
@@ -45,6 +46,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     min_tokens: int = 1
+    min_p: float = 0.0
 
     @property
     def is_greedy(self) -> bool:

@@ -1,7 +1,7 @@
 """Keeps the stream decoders of all answers in flight, and frees them when an answer ends or is abandoned."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from python_backend.text.stream_decoder import StreamDecoder
@@ -24,8 +24,9 @@ class ShownToken(NamedTuple):
 class StreamTable:
     """Decoders by request id and beam, in the order of their last use.
 
-    An answer that never gets its last chunk (its engine died, say) leaves its decoder behind. Those unused
-    for longer than `idle_timeout_s` go at the next call; beyond `max_streams` the least recently used goes.
+    Whether an answer shows special tokens is asked with its first ids. One that never gets its last chunk
+    (its engine died, say) leaves its decoder behind. Those unused for longer than `idle_timeout_s` go at the
+    next call; beyond `max_streams` the least recently used goes.
     """
 
     def __init__(
@@ -50,21 +51,35 @@ class StreamTable:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def feed(self, request_id: str, beam: int, ids: Sequence[int], is_last: bool, now_s: float) -> str:
+    def feed(
+        self,
+        request_id: str,
+        beam: int,
+        ids: Sequence[int],
+        is_last: bool,
+        now_s: float,
+        shows_special: Callable[[], bool] | None = None,
+    ) -> str:
         """The text that `ids` add to the answer; `now_s` never goes back.
 
         An empty request id names nobody: its ids are decoded as a text of their own.
         """
-        decoder = self._take(request_id, beam, now_s)
+        decoder = self._take(request_id, beam, now_s, shows_special)
         text = decoder.push(ids)
         self._put_back(decoder, request_id, beam, is_last, now_s)
         return text
 
     def feed_each(
-        self, request_id: str, beam: int, rows: Sequence[Sequence[int]], is_last: bool, now_s: float
+        self,
+        request_id: str,
+        beam: int,
+        rows: Sequence[Sequence[int]],
+        is_last: bool,
+        now_s: float,
+        shows_special: Callable[[], bool] | None = None,
     ) -> list[ShownToken]:
         """As `feed`, token by token: in each row the one that came, then others that might have."""
-        decoder = self._take(request_id, beam, now_s)
+        decoder = self._take(request_id, beam, now_s, shows_special)
         found = []
         for row in rows:
             pieces = [decoder.bytes_of(token_id) for token_id in row]
@@ -72,10 +87,15 @@ class StreamTable:
         self._put_back(decoder, request_id, beam, is_last, now_s)
         return found
 
-    def _take(self, request_id: str, beam: int, now_s: float) -> StreamDecoder:
+    def _take(
+        self, request_id: str, beam: int, now_s: float, shows_special: Callable[[], bool] | None
+    ) -> StreamDecoder:
         self.expire(now_s)
         stream = self._streams.pop((request_id, beam), None)
-        return stream.decoder if stream else StreamDecoder(self._tokenizer, self._skip_special_tokens)
+        if stream is not None:
+            return stream.decoder
+        skips = self._skip_special_tokens and not (shows_special is not None and shows_special())
+        return StreamDecoder(self._tokenizer, skips)
 
     def _put_back(
         self, decoder: StreamDecoder, request_id: str, beam: int, is_last: bool, now_s: float

@@ -1,4 +1,4 @@
-"""The `embeddings` model: the texts of all requests of a batch to vectors, in one pass."""
+"""The `embeddings` model: the texts of all requests of a batch to vectors, or pairs to scores, at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from python_backend.embeddings.arithmetic import Floats
+from python_backend.embeddings.layers import Floats
 from python_backend.embeddings.model import EmbeddingModel, shortened
+from python_backend.embeddings.word_pieces import Tokens
 from python_backend.engine.host.cores import available_cores
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.inputs import RowInputs, invalid
@@ -19,6 +20,7 @@ from python_backend.wire.parameters import refusal
 
 _log = logging.getLogger("inflight.embeddings")
 _PADDING = -1
+_GPU_MEMORY_SHARE = "0.1"
 
 
 @dataclass(slots=True)
@@ -26,7 +28,8 @@ class _Job:
     """One request on its way through a batch; one entry a row."""
 
     texts: list[str]  # none where the caller has sent ids
-    ids: list[list[int]]
+    seconds: list[str]  # the other texts of pairs
+    ids: list[list[int]] | list[Tokens]
     dimensions: int
     request_id: str
     vectors: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
@@ -35,10 +38,8 @@ class _Job:
 class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         parameters = pb.model_parameters(args)
-        self._model = EmbeddingModel.load(parameters["checkpoint_dir"], _threads(parameters))
-
-    def finalize(self) -> None:
-        self._model.close()
+        device = _device(parameters)
+        self._model = EmbeddingModel.load(parameters["checkpoint_dir"], _threads(parameters), device)
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
         jobs = [self._read(request) for request in requests]
@@ -60,11 +61,22 @@ class TritonPythonModel:
             raise invalid("TEXT", f"expected either TEXT or INPUT_IDS, not {'both' if given else 'neither'}")
         rows = inputs[given[0]].shape[0]
         row_inputs = [RowInputs(inputs, row, rows) for row in range(rows)]
+        texts, seconds, ids = [], [], []
         if given == ["TEXT"]:
-            texts, ids = [row.text("TEXT") for row in row_inputs], []
+            texts = [row.text("TEXT") for row in row_inputs]
+            seconds = self._seconds(inputs, row_inputs)
         else:
-            texts, ids = [], [self._ids(row) for row in row_inputs]
-        return _Job(texts, ids, self._dimensions(row_inputs), request_id)
+            ids = [self._ids(row) for row in row_inputs]
+        return _Job(texts, seconds, ids, self._dimensions(row_inputs), request_id)
+
+    def _seconds(self, inputs: Mapping[str, pb.Array], rows: Sequence[RowInputs]) -> list[str]:
+        if "TEXT_PAIR" not in inputs:
+            return []
+        if not self._model.is_reranker:
+            raise invalid(
+                "TEXT_PAIR", "TEXT_PAIR is for rerankers; this model makes embeddings of single texts"
+            )
+        return [row.text("TEXT_PAIR") for row in rows]
 
     def _ids(self, row: RowInputs) -> list[int]:
         ids = row.integers("INPUT_IDS")
@@ -98,10 +110,13 @@ class TritonPythonModel:
                 self._compute([job])
 
     def _embed(self, jobs: Sequence[_Job]) -> None:
-        texts = [text for job in jobs for text in job.texts]
-        encoded = iter(self._model.word_pieces.encode(texts) if texts else [])
+        word_pieces = self._model.word_pieces
+        single = [text for job in jobs if not job.seconds for text in job.texts]
+        encoded = iter(word_pieces.encode(single) if single else [])
         for job in jobs:
-            if job.texts:
+            if job.seconds:
+                job.ids = word_pieces.encode_pairs(list(zip(job.texts, job.seconds, strict=True)))
+            elif job.texts:
                 job.ids = [next(encoded) for _ in job.texts]
         vectors = self._model.embed([ids for job in jobs for ids in job.ids])
         start = 0
@@ -138,6 +153,29 @@ def _threads(parameters: Mapping[str, str]) -> int:
     if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 256):
         raise refusal("threads", value, "1 to 256, or nothing for half of the cores")
     return int(value)
+
+
+def _device(parameters: Mapping[str, str]) -> str:
+    """Of a GPU no more memory is used than its share: the engine beside it has the rest."""
+    device = parameters.get("device", "") or "cpu"
+    if device not in ("cpu", "cuda"):
+        raise refusal("device", device, "cpu or cuda, or nothing for cpu")
+    value = parameters.get("gpu_memory_share", "") or _GPU_MEMORY_SHARE
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise refusal("gpu_memory_share", value, "more than 0, at most 1")
+    if device == "cuda":
+        try:
+            from python_backend.embeddings.cuda.encoder import take_share
+
+            take_share(share)
+        except (ImportError, RuntimeError, AssertionError) as error:
+            found = f"cpu: there is no torch with CUDA on this machine ({error})"
+            raise refusal("device", device, found) from error
+    return device
 
 
 def _internal(error: Exception) -> InflightError:

@@ -1,15 +1,16 @@
 """The `postprocessing` model: token ids to text that never breaks a character, one decoder a stream.
 
-It sees tensors and the request id, nothing else. This project's engine says in the padding which stream a
+This project's engine says in the padding which stream a
 response belongs to and whether it is the last (see `wire.stream_mark`); with engines that do not, a stream
-is known by its request id alone and forgotten once it has been idle.
+is known by its request id, row and sequence, and forgotten once it has been idle.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,11 +62,13 @@ class TritonPythonModel:
         try:
             inputs = pb.arrays(request)
             tokens, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
+            request_id = _named(request.request_id(), inputs)
+            shows_special = partial(_shows_special, request)
             top_ids = inputs.get("TOP_TOKEN_IDS")
             if top_ids is not None and lengths.size == 1:
-                tensors = self._decode_each(request.request_id(), tokens, lengths, top_ids)
+                tensors = self._decode_each(request_id, tokens, lengths, top_ids, shows_special)
             else:
-                texts = self._decode(request.request_id(), tokens, lengths)
+                texts = self._decode(request_id, tokens, lengths, shows_special)
                 tensors = [pb.tensor("OUTPUT", [text.encode() for text in texts], np.object_)]
             return pb.utils().InferenceResponse(output_tensors=tensors)
         except Exception as error:
@@ -73,7 +76,9 @@ class TritonPythonModel:
             failure = InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
             return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
 
-    def _decode(self, request_id: str, tokens: pb.Array, lengths: pb.Array) -> list[str]:
+    def _decode(
+        self, request_id: str, tokens: pb.Array, lengths: pb.Array, shows_special: Callable[[], bool]
+    ) -> list[str]:
         """One text for each beam of each row, in order."""
         beams = tokens.reshape(lengths.size, tokens.shape[-1]).tolist()
         texts = []
@@ -81,19 +86,25 @@ class TritonPythonModel:
             stream, is_last = request_id, False
             if len(beams) == 1:
                 stream, is_last = self._marked(request_id, ids[length:])
-            texts.append(self._streams.feed(stream, beam, ids[:length], is_last, time.monotonic()))
+            now_s = time.monotonic()
+            texts.append(self._streams.feed(stream, beam, ids[:length], is_last, now_s, shows_special))
         return texts
 
     def _decode_each(
-        self, request_id: str, tokens: pb.Array, lengths: pb.Array, top_ids: pb.Array
+        self,
+        request_id: str,
+        tokens: pb.Array,
+        lengths: pb.Array,
+        top_ids: pb.Array,
+        shows_special: Callable[[], bool],
     ) -> list[Any]:
         """The text of one beam, and beside it the bytes of its tokens and of those that might have come."""
         ids, length, now_s = tokens.reshape(-1).tolist(), int(lengths.reshape(-1)[0]), time.monotonic()
         rows = top_ids.reshape(-1, top_ids.shape[-1]).tolist()
         stream, is_last = self._marked(request_id, ids[length:])
         # Of an echoed prompt only the text is wanted.
-        echoed = self._streams.feed(stream, 0, ids[: length - len(rows)], False, now_s)
-        shown = self._streams.feed_each(stream, 0, rows, is_last, now_s)
+        echoed = self._streams.feed(stream, 0, ids[: length - len(rows)], False, now_s, shows_special)
+        shown = self._streams.feed_each(stream, 0, rows, is_last, now_s, shows_special)
         text = echoed + "".join(token.text for token in shown)
         characters = [-1 if token.is_hidden else len(token.text) for token in shown]
         pieces = np.array([piece for token in shown for piece in token.pieces], np.object_)
@@ -110,3 +121,16 @@ class TritonPythonModel:
         mark = StreamMark.from_padding_id(padding[0])
         self._acknowledger.handled(mark.lane)
         return f"{request_id}/{mark.lane}/{mark.stream}", mark.is_last
+
+
+def _shows_special(request: pb.PbRequest) -> bool:
+    """What a request says of its special tokens; without a word they are left out, as the config has it."""
+    return pb.request_parameters(request).get("inflight_special_tokens") is True
+
+
+def _named(request_id: str, inputs: Mapping[str, pb.Array]) -> str:
+    """Of one row and sequence of a request: NVIDIA's backend sends all of them under the request's id."""
+    indices = [inputs[name] for name in ("BATCH_INDEX", "SEQUENCE_INDEX") if name in inputs]
+    if not request_id or not indices:
+        return request_id
+    return "#".join([request_id, *(str(int(index.reshape(-1)[0])) for index in indices)])

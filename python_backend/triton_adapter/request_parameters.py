@@ -105,6 +105,36 @@ def decode_logit_bias(parameters: Mapping[str, Any]) -> dict[int, float]:
     return bias
 
 
+def decode_min_p(parameters: Mapping[str, Any]) -> float:
+    """How likely a token must be, as a share of the likeliest one's; 0: any may be drawn."""
+    text = _text(parameters, "inflight_min_p", "0")
+    try:
+        wanted = float(text)
+    except ValueError:
+        wanted = math.nan
+    if not 0 <= wanted <= 1:
+        raise invalid(
+            "inflight_min_p",
+            f"the request parameter inflight_min_p is {text!r}; allowed: 0 to 1, as a string",
+        )
+    return wanted
+
+
+def decode_stop_token_ids(parameters: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Tokens that end the answer, each a stop word of its own."""
+    text = _text(parameters, "inflight_stop_token_ids", "[]")
+    try:
+        wanted = json.loads(text)
+    except (ValueError, RecursionError):
+        wanted = None
+    if not isinstance(wanted, list) or not all(type(each) is int and each >= 0 for each in wanted):
+        raise invalid(
+            "inflight_stop_token_ids",
+            "the request parameter inflight_stop_token_ids must be a JSON list of token ids, such as [2, 11]",
+        )
+    return tuple((each,) for each in wanted)
+
+
 def decode_top_log_probs(parameters: Mapping[str, Any]) -> int | None:
     """How many of the likeliest tokens are to be told beside each that comes; None: nothing at all."""
     wanted = parameters.get("inflight_top_log_probs")

@@ -14,7 +14,9 @@ from python_backend.triton_adapter.request_parameters import (
     decode_cache_salt,
     decode_echo,
     decode_logit_bias,
+    decode_min_p,
     decode_shared_prefix,
+    decode_stop_token_ids,
     decode_tenant,
     decode_tier,
     decode_top_log_probs,
@@ -124,6 +126,7 @@ def decode_call(
     tier, salt = decode_tier(parameters), decode_cache_salt(parameters, rules.isolate_tenants)
     shared_prefix = decode_shared_prefix(parameters)
     bias, top_log_probs = decode_logit_bias(parameters), decode_top_log_probs(parameters)
+    min_p, stop_ids = decode_min_p(parameters), decode_stop_token_ids(parameters)
     echoes, notes_steps = decode_echo(parameters), decode_trace(parameters)
     tenant, weight = decode_tenant(parameters), decode_weight(parameters)
 
@@ -132,6 +135,10 @@ def decode_call(
         asked = replace(asked, tenant=tenant, weight=weight)
         if shared_prefix:
             asked = replace(asked, shared_tokens=shared_tokens(shared_prefix, asked.prompt_ids))
+        if min_p:
+            asked = replace(asked, sampling=replace(asked.sampling, min_p=min_p))
+        if stop_ids:
+            asked = replace(asked, stop_sequences=(*asked.stop_sequences, *stop_ids))
         if not bias and top_log_probs is None and not notes_steps:
             return asked
         return replace(

@@ -78,21 +78,28 @@ _TRITON_BUSY = (
 class InflightError(Exception):
     """One failure: its kind, a sentence for the caller, and the parameter at fault when there is one.
 
-    `retry_after_s` is when trying again may help, where that is known.
+    `retry_after_s` is when trying again may help, where that is known; `code` says more of what is wrong than
+    its kind does, to HTTP clients.
     """
 
     def __init__(
-        self, kind: ErrorKind, message: str, param: str | None = None, retry_after_s: float | None = None
+        self,
+        kind: ErrorKind,
+        message: str,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.code = code
 
     def again(self) -> InflightError:
         """The same failure, to be raised: one that was raised holds on to all it went through."""
-        return InflightError(self.kind, self.message, self.param, self.retry_after_s)
+        return InflightError(self.kind, self.message, self.param, self.retry_after_s, self.code)
 
     def to_text(self) -> str:
         return f"{self.kind.label}: {self.message}"

@@ -215,6 +215,8 @@ POSTPROCESSING = ModelContract(
         Tensor("TOKENS_BATCH", "INT32", (-1, -1)),
         Tensor("SEQUENCE_LENGTH", "INT32", (-1,)),
         Tensor("TOP_TOKEN_IDS", "INT32", (-1, -1, -1), optional=True, extension=True),
+        Tensor("BATCH_INDEX", "INT32", optional=True, extension=True),
+        Tensor("SEQUENCE_INDEX", "INT32", optional=True, extension=True),
     ),
     outputs=(Tensor("OUTPUT", "BYTES", (-1,)), *_TOKENS_SHOWN),
 )
@@ -269,10 +271,12 @@ ENSEMBLE = ModelContract(
     ),
 )
 
-# Not of the shipped contract. Rows are texts or ids, never both.
+# Not of the shipped contract. Rows are texts or ids, never both; a reranker takes pairs of texts too, and its
+# EMBEDDING is one score.
 EMBEDDINGS = ModelContract(
     inputs=(
         _optional("TEXT", "BYTES"),
+        _optional("TEXT_PAIR", "BYTES"),
         _ragged("INPUT_IDS", "INT32", -1),
         _optional("DIMENSIONS", "INT32"),
     ),

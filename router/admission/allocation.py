@@ -21,8 +21,8 @@ _REMEMBERED_S = 60.0
 LOOK_S = 0.1
 # Others are paused at once for who has no more time than this, and for who has after a part of it.
 _URGENT_S, _PATIENT_PART = 10.0, 0.25
-# So many may be begun at a time for which others are paused, of the tier's guaranteed slots.
-_LEAST_DISPLACING, _DISPLACING_PART = 2, 0.25
+# So many may be begun at a time for which others are paused, of all slots; of that each tier its guarantee.
+_LEAST_DISPLACING, _DISPLACING_PART = 10, 0.25
 
 
 class Allocation:
@@ -99,6 +99,15 @@ class Allocation:
         is_due = patience_s <= _URGENT_S or waited_s >= _PATIENT_PART * patience_s
         return is_due and self.displaces(entry)
 
+    def is_light(self, entry: QueueEntry) -> bool:
+        """Whether its tenant has half as much as the one with most, or less: its turn comes soon."""
+        places = self.places
+        if not self.capacity.can_pause or (furthest := places.furthest()) is None:
+            return False
+        holder = (int(entry.demand.tier), entry.demand.tenant)
+        mine = places.held(holder) / (entry.weight or 1.0)
+        return holder[0] <= furthest[0] and 2 * max(mine, 1.0) <= places.held_for_weight(furthest)
+
     def displaces(self, entry: QueueEntry) -> bool:
         """Whether the engine would pause others for it, as its tenant has less than its part.
 
@@ -107,7 +116,7 @@ class Allocation:
         places, tier = self.places, entry.demand.tier
         if not self.capacity.can_pause or not places.total:
             return False
-        most = max(_LEAST_DISPLACING, _DISPLACING_PART * self._guarantees[tier] * self.slots)
+        most = self._guarantees[tier] * max(_LEAST_DISPLACING, _DISPLACING_PART * self.slots)
         if self._displacing_of[tier] + entry.sequences > most:
             return False
         limit, holder = max(min(self.slots, places.total), 1), (int(tier), entry.demand.tenant)

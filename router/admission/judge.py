@@ -133,7 +133,8 @@ class Judge:
             entry.service_s = self._running.service_s(demand)
         late_s = self._forecaster.predict(entry, away_s + entry.service_s, now_s)
         excess_s = demand.arrived_s + late_s - entry.deadline_s
-        if is_below:  # what others have is no reason to refuse it
+        if is_below or (excess_s > 0 and not own_us and allocation.is_light(entry)):
+            # What others have is no reason to refuse it.
             excess_s = now_s + entry.alone_s - entry.deadline_s
         elif excess_s > 0 or entry.wait:
             excess_s = self._own_excess_s(entry, excess_s, now_s)

@@ -13,16 +13,8 @@ from msgspec import Meta
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import MAX_NEW_TOKENS
 from router.core.messages import CalledFunction, MadeCall, Message
-from router.openai.bodies import (
-    ChatBody,
-    NamedFunction,
-    NamedTool,
-    ResponseFormat,
-    Schema,
-    Tool,
-    ToolFunction,
-    refuse_unsupported,
-)
+from router.openai.bodies import ChatBody, ResponseFormat, Schema, refuse_unsupported
+from router.openai.tool_bodies import Named, NamedTool, Tool, ToolFunction
 from router.request.decoding import decode, invalid
 
 _MAX_TOOLS = 512
@@ -31,7 +23,8 @@ _Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,128}$")]
 _Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 _SAME = ("max_tokens", "temperature", "top_p", "top_k", "stream")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_THOUGHTS = ("thinking", "redacted_thinking")
+# As much as a template may be asked for.
+_EFFORTS = {"xhigh": "high", "max": "high"}
 # Claude Code begins its system prompt with this, and with another number in each request: not for the model,
 # and a prompt that begins anew each time has nothing in the prefix cache.
 _BILLING = "x-anthropic-billing-header:"
@@ -44,6 +37,7 @@ class Block(msgspec.Struct, frozen=True):
 
     type: str
     text: str | None = None
+    thinking: str | None = None
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
@@ -71,6 +65,12 @@ class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disable_parallel_tool_use: bool | None = None
 
 
+class Thinking(msgspec.Struct, frozen=True):
+    """How long is up to the model; `budget_tokens` has no effect."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+
+
 class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["json_schema"]
     schema: dict[str, Any]
@@ -78,9 +78,8 @@ class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: OutputFormat | None = None
-    # Without effect.
-    effort: Any = None
-    task_budget: Any = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    task_budget: Any = None  # without effect
 
 
 class CountBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -92,8 +91,8 @@ class CountBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tools: Annotated[list[ClientTool], Meta(max_length=_MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
-    # Accepted, and without effect on the answer: what an open model thinks is part of it.
-    thinking: Any = None
+    thinking: Thinking | None = None
+    # Accepted, and without effect on the answer.
     cache_control: Any = None
     context_management: Any = None
     diagnostics: Any = None
@@ -145,18 +144,18 @@ def _chat(body: CountBody) -> ChatBody:
             # Templates know system messages at the beginning alone.
             made = [Message("user", f"<system>\n{made[0].content}\n</system>")]
         messages += made
-    if messages[-1].role == "assistant":
-        where = f"messages[{len(body.messages) - 1}]"
-        raise _unsupported(f"{where}: a begun answer is not continued; end with a user message", where)
-    choice = body.tool_choice
-    output = None if body.output_config is None else body.output_config.format
+    choice, output = body.tool_choice, body.output_config or OutputConfig()
+    turns, thinks = list(_turns(messages)), body.thinking is not None and body.thinking.type != "disabled"
+    effort = output.effort or "medium"
     return ChatBody(
         model=body.model,
-        messages=list(_turns(messages)),
+        messages=turns,
+        continue_final_message=turns[-1].role == "assistant" or None,
+        reasoning_effort=_EFFORTS.get(effort, effort) if thinks else "none",
         tools=[_tool(tool, index) for index, tool in enumerate(body.tools or ())] or None,
         tool_choice=None if choice is None else _choice(choice),
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
-        response_format=None if output is None else _format(output),
+        response_format=None if output.format is None else _format(output.format),
     )
 
 
@@ -172,18 +171,22 @@ def _messages_of(message: AnthropicMessage, where: str) -> list[Message]:
     """Results of tools are messages of their own, before what the user says to them."""
     if isinstance(message.content, str):
         return [Message(message.role, message.content)]
-    texts, calls, results = [], [], []
+    texts, thoughts, calls, results = [], [], [], []
     for index, block in enumerate(message.content):
         place = f"{where}[{index}]"
         if block.type == "tool_use" and message.role == "assistant":
             calls.append(_call(block, place))
         elif block.type == "tool_result" and message.role == "user":
             results.append(_result(block, place))
-        elif block.type not in _THOUGHTS or message.role != "assistant":
+        elif block.type == "thinking" and message.role == "assistant":
+            thoughts.append(block.thinking or "")
+        elif block.type != "redacted_thinking":
             texts.append(_text(block, place))
     if results and not texts:
         return results
-    return [*results, Message(message.role, "\n".join(texts), tool_calls=calls or None)]
+    said = "\n".join(texts)
+    thought = "\n".join(thoughts) or None
+    return [*results, Message(message.role, said, tool_calls=calls or None, reasoning_content=thought)]
 
 
 def _turns(messages: Iterable[Message]) -> Iterator[Message]:
@@ -194,7 +197,9 @@ def _turns(messages: Iterable[Message]) -> Iterator[Message]:
             yield from same
         else:
             calls = [call for each in same for call in each.tool_calls or ()]
-            yield Message(role, "\n".join(str(each.content) for each in same), tool_calls=calls or None)
+            said = "\n".join(str(each.content) for each in same)
+            thought = same[-1].reasoning_content
+            yield Message(role, said, tool_calls=calls or None, reasoning_content=thought)
 
 
 def _call(block: Block, where: str) -> MadeCall:
@@ -240,7 +245,7 @@ def _choice(choice: ToolChoice) -> Any:
         return _CHOICES[choice.type]
     if choice.name is None:
         raise invalid("tool_choice.name: expected the name of a tool", "tool_choice.name")
-    return NamedTool(NamedFunction(choice.name))
+    return NamedTool(Named(choice.name))
 
 
 def _format(output: OutputFormat) -> ResponseFormat:

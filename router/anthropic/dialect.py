@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from router.request.choice import Choice, TokenLog
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_UNSIGNED = {"type": "signature_delta", "signature": ""}
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _TEXT = (
     b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
@@ -24,16 +25,20 @@ _TEXT = (
 
 
 class MessagesDialect:
-    """White space is held back while no text block is open: before a call it is nothing, before text text."""
+    """White space is held back while no text block is open: before a call it is nothing, before text text.
+
+    Thoughts that nobody asked for are not shown.
+    """
 
     headers = sse.HEADERS
     silence = _PING
 
-    def __init__(self, record: Record, model: str) -> None:
+    def __init__(self, record: Record, model: str, shows_thoughts: bool) -> None:
         self._record = record
         self._model = model
+        self._shows_thoughts = shows_thoughts
         self._blocks = 0  # that have begun
-        self._has_open = False
+        self._open = ""  # its type
         self._blank = ""
         self._before_text = b""
 
@@ -41,16 +46,28 @@ class MessagesDialect:
         (choice,), (text,) = choices, texts
         calls = [{**_block(call), "input": call.values} for call in choice.tool_calls]
         text = text.strip() if calls else text
-        content = [{"type": "text", "text": text}] if text.strip() else []
+        content: list[dict[str, Any]] = []
+        if choice.thoughts and self._shows_thoughts:
+            content.append({"type": "thinking", "thinking": choice.thoughts, "signature": ""})
+        if text.strip():
+            content.append({"type": "text", "text": text})
         return msgspec.json.encode(self._message([*content, *calls], **_end(choice)))
 
     def opening(self, choices: int) -> bytes:
         message = self._message([], stop_reason=None, stop_sequence=None)
         return _event("message_start", message=message) + _PING
 
+    def thought_event(self, index: int, text: str) -> bytes:
+        if not self._shows_thoughts:
+            return b""
+        before = b""
+        if self._open != "thinking":
+            before = self._begin({"type": "thinking", "thinking": "", "signature": ""})
+        return before + self._delta({"type": "thinking_delta", "thinking": text})
+
     def text_event(self, index: int, text: str) -> bytes:
         before = b""
-        if not self._has_open:
+        if self._open != "text":
             self._blank += text
             if not self._blank.strip():
                 return b""
@@ -63,12 +80,11 @@ class MessagesDialect:
         return self.text_event(index, text)
 
     def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
-        before, self._blank = self._end_block(), ""
+        self._blank = ""
         begun = self._begin({**_block(call), "input": {}})
         arguments = msgspec.json.encode(call.values).decode()
-        delta = {"type": "input_json_delta", "partial_json": arguments}
-        told = _event("content_block_delta", index=self._blocks - 1, delta=delta)
-        return before + begun + told + self._end_block()
+        told = self._delta({"type": "input_json_delta", "partial_json": arguments})
+        return begun + told + self._end_block()
 
     def closing(self, choices: Sequence[Choice]) -> bytes:
         (choice,) = choices
@@ -97,15 +113,20 @@ class MessagesDialect:
         }
 
     def _begin(self, block: dict[str, Any]) -> bytes:
+        before = self._end_block()
         self._blocks += 1
-        self._has_open = True
-        return _event("content_block_start", index=self._blocks - 1, content_block=block)
+        self._open = block["type"]
+        return before + _event("content_block_start", index=self._blocks - 1, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event("content_block_delta", index=self._blocks - 1, delta=delta)
 
     def _end_block(self) -> bytes:
-        if not self._has_open:
+        if not self._open:
             return b""
-        self._has_open = False
-        return _event("content_block_stop", index=self._blocks - 1)
+        last = self._delta(_UNSIGNED) if self._open == "thinking" else b""
+        self._open = ""
+        return last + _event("content_block_stop", index=self._blocks - 1)
 
 
 def _block(call: ToolCall) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from router.anthropic.bodies import CountBody, MessagesBody, read_count, read_messages
 from router.anthropic.dialect import MessagesDialect
 from router.core.generation import unmarked
-from router.openai.chat_answer import answer_chat, prompt_of
+from router.openai.chat import chat_prompt
+from router.openai.chat_answer import answer_chat, template_of
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
 from router.request.identity import check_model_allowed
@@ -33,7 +34,7 @@ class Messages:
         chat = await aside.when_large(len(raw), record.tenant, read_messages, raw)
         record.user = chat.user or record.user
         model = self._models.find(chat.model, record)
-        dialect = MessagesDialect(record, model.name)
+        dialect = MessagesDialect(record, model.name, shows_thoughts=chat.reasoning_effort != "none")
         await answer_chat(self._answers, exchange, record, model, chat, dialect)
 
     async def count(self, exchange: Exchange, record: Record) -> None:
@@ -41,7 +42,8 @@ class Messages:
         chat = await aside.when_large(len(raw), record.tenant, read_count, raw)
         model = self._models.find(chat.model, record)
         check_model_allowed(record.caller, model.name)
-        prompt = await aside.when_large(len(raw), record.tenant, prompt_of, chat, model)
+        rendering = (chat_prompt, chat, template_of(model))
+        prompt = await aside.when_large(len(raw), record.tenant, *rendering)
         counting = self._tokenizers.count(record.tenant, model.name, unmarked(prompt)[0])
         tokens = await unless_left(counting, exchange.on_disconnect)
         respond_json(exchange, record, {"input_tokens": tokens})

@@ -4,29 +4,60 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
 # So many calls of one request are under way at once: enough to fill a batch, few enough for others.
 CALLS_AT_ONCE = 4
+# Small enough for others to get in between, large enough for the calls of a long list to be few.
+ROWS_PER_CALL = 16
+TOKENS_PER_CALL = 512
 TokenIds = list[int]
 
 
 class EmbeddingLimits(msgspec.Struct, frozen=True):
-    """What one model takes and gives; a text is cut at `max_tokens`."""
+    """What one model takes and gives; a text is cut at `max_tokens`.
+
+    A reranker scores texts and pairs of them. `prompts`, by their names, are what texts begin with;
+    `default_prompt` is the name of the one for texts of which nothing is said.
+    """
 
     dimensions: int
     vocabulary: int
     max_tokens: int
+    is_reranker: bool = False
+    prompts: dict[str, str] = {}
+    default_prompt: str = ""
+
+    def prompted(self, text: str, name: str) -> str:
+        """With that prompt; with the usual one where the model has none of this name."""
+        return self.prompts.get(name, self.prompts.get(self.default_prompt, "")) + text
 
 
 class EmbeddingCall(msgspec.Struct, frozen=True):
-    """One request to the model: texts or token ids, a row each."""
+    """One request to the model: texts or token ids, a row each; a reranker may get a pair in each row."""
 
     rows: list[str] | list[TokenIds]
     dimensions: int
     most_tokens: int  # what it can come to, to be reserved before it is sent
+    seconds: list[str] = []  # the other text of each pair
+    first: int = 0  # which row of the whole request its first one is
+
+
+def calls_of(tokens: Sequence[int], most_rows: int = ROWS_PER_CALL) -> Iterator[slice]:
+    """Rows of about so many tokens each, cut into calls: a few long texts take as long as many short ones."""
+    start = held = 0
+    for row, size in enumerate(tokens):
+        if row > start and (row - start >= most_rows or held + size > TOKENS_PER_CALL):
+            yield slice(start, row)
+            start, held = row, 0
+        held += size
+    if start < len(tokens):
+        yield slice(start, len(tokens))
 
 
 class EmbeddingAnswer(msgspec.Struct, frozen=True):

@@ -62,7 +62,11 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool = True
     # What the answer must be a word of: a kind of the contract's guided_decoding_guide_type, and its text.
     guide: tuple[str, str] | None = None
+    guide_field: str | None = None  # where the caller wrote it
     logit_bias: dict[str, float] | None = None
+    min_p: float | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    shows_special_tokens: bool | None = None
     prompt_ids: tuple[int, ...] | None = None
     # With each token its log probability, and those of so many of the likeliest.
     top_log_probs: int | None = None
@@ -73,6 +77,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     # Further answers to the prompt of the call before it: its tokens are counted there.
     shares_prompt: bool = False
     echo: bool = False
+    # The prompt alone is wanted, with its log probabilities; the engine generates a token that nobody sees.
+    is_scoring: bool = False
     trace: Trace | None = None
     # Where the prompt begins with what tenants may share, as the engine is told; see wire.shared_prefix.
     shared_prefix: str | None = None

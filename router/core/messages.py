@@ -32,10 +32,23 @@ class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arguments: str
 
 
+class CalledTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    input: str
+
+
 class MadeCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a function, or of a custom tool, which takes a text."""
+
     id: str
-    function: CalledFunction
-    type: Literal["function"] = "function"
+    function: CalledFunction | None = None
+    type: Literal["function", "custom"] = "function"
+    custom: CalledTool | None = None
+
+    @property
+    def name(self) -> str:
+        called = self.custom or self.function
+        return "" if called is None else called.name
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,14 +61,18 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_calls: list[MadeCall] | None = None
     tool_call_id: str | None = None
     function_call: Any = None
+    # What a model thought before it said this, for templates that show it again.
+    reasoning_content: str | None = None
+    reasoning: Any = None
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """`arguments` is JSON, as the model wrote it."""
+    """`arguments` is JSON, as the model wrote it; of a custom tool, the text that it takes."""
 
     id: str
     name: str
     arguments: str
+    is_custom: bool = False
 
     @property
     def read_out(self) -> str:
@@ -72,6 +89,8 @@ class ToolCall(msgspec.Struct, frozen=True):
         return values if isinstance(values, dict) else {"arguments": values}
 
     def rendered(self) -> dict[str, Any]:
+        if self.is_custom:
+            return {"id": self.id, "type": "custom", "custom": {"name": self.name, "input": self.arguments}}
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
 

@@ -1,16 +1,16 @@
-"""Server, models and statistics in the fields of Triton's own descriptions, and what is not offered."""
+"""Server and models in the fields of Triton's own descriptions, and what is not offered."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from python_backend.wire.tensors import CONTRACTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from python_backend.wire.ensemble_steps import Step
     from python_backend.wire.tensors import Tensor
-    from router.core.record import Record
     from router.kserve.offers import Offer
 
 SERVER_NAME = "inflight"
@@ -39,38 +39,41 @@ def _tensor(tensor: Tensor, rows: tuple[int, ...]) -> dict[str, Any]:
 
 def config(offer: Offer, name: str) -> dict[str, Any]:
     """What a client can use of a model's config; how it is computed is not its business."""
+    described = _config(
+        name, offer.inputs.values(), offer.outputs.values(), offer.max_batch_size, offer.is_decoupled
+    )
+    if offer.steps:
+        steps = [_scheduled(each, step) for each, step in offer.steps.items()]
+        described["ensemble_scheduling"] = {"step": steps}
+    return {**described, "platform": offer.platform}
+
+
+def step_config(step: Step, name: str, max_batch_size: int) -> dict[str, Any]:
+    """Of a model inside another one."""
+    contract = CONTRACTS[step.model]
+    return _config(name, contract.inputs, contract.outputs, max_batch_size, step.is_decoupled)
+
+
+def _config(
+    name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor], max_batch_size: int, is_decoupled: bool
+) -> dict[str, Any]:
     return {
         "name": name,
-        "platform": offer.platform,
-        "max_batch_size": offer.max_batch_size,
-        "input": [{**_configured(each), "optional": each.optional} for each in offer.inputs.values()],
-        "output": [_configured(each) for each in offer.outputs.values()],
-        "model_transaction_policy": {"decoupled": offer.is_decoupled},
+        "max_batch_size": max_batch_size,
+        "input": [{**_configured(each), "optional": each.optional} for each in inputs],
+        "output": [_configured(each) for each in outputs],
+        "model_transaction_policy": {"decoupled": is_decoupled},
     }
+
+
+def _scheduled(name: str, step: Step) -> dict[str, Any]:
+    maps = {"input_map": dict(step.input_map), "output_map": dict(step.output_map)}
+    return {"model_name": name, "model_version": -1, **maps}
 
 
 def _configured(tensor: Tensor) -> dict[str, Any]:
     kind = "STRING" if tensor.dtype == "BYTES" else tensor.dtype
     return {"name": tensor.name, "data_type": f"TYPE_{kind}", "dims": list(tensor.dims)}
-
-
-def statistics(found: Iterable[tuple[str, str, Tally]]) -> dict[str, Any]:
-    """Of each the name, the version and what is known of it."""
-    return {"model_stats": [_statistics(name, version, tally) for name, version, tally in found]}
-
-
-def _statistics(name: str, version: str, tally: Tally) -> dict[str, Any]:
-    return {
-        "name": name,
-        "version": version,
-        "last_inference": tally.last_ms,
-        "inference_count": tally.finished,
-        "execution_count": tally.finished,
-        "inference_stats": {
-            "success": {"count": tally.finished, "ns": tally.finished_ns},
-            "fail": {"count": tally.failed, "ns": tally.failed_ns},
-        },
-    }
 
 
 def index(found: Iterable[tuple[str, str, bool]]) -> list[dict[str, str]]:
@@ -79,40 +82,6 @@ def index(found: Iterable[tuple[str, str, bool]]) -> list[dict[str, str]]:
         {"name": name, "version": version, "state": "READY" if ready else "UNAVAILABLE", "reason": ""}
         for name, version, ready in found
     ]
-
-
-_NS_PER_S = 1_000_000_000
-
-
-@dataclass(slots=True)
-class Tally:
-    """Since the router's start; a cancelled request counts as failed. `last_ms` is on the wall clock."""
-
-    finished: int = 0
-    finished_ns: int = 0
-    failed: int = 0
-    failed_ns: int = 0
-    last_ms: int = 0
-
-
-class Statistics:
-    def __init__(self) -> None:
-        self._tallies: dict[tuple[str, str, str], Tally] = {}
-
-    def add(self, record: Record, finished: bool, now_s: float) -> None:
-        """One request that has ended."""
-        tally = self._tallies.setdefault((record.tenant, record.model, record.model_version), Tally())
-        took_ns = int((now_s - record.arrived_s) * _NS_PER_S)
-        if finished:
-            tally.finished += 1
-            tally.finished_ns += took_ns
-        else:
-            tally.failed += 1
-            tally.failed_ns += took_ns
-        tally.last_ms = int(time.time() * 1000)
-
-    def of(self, tenant: str, model: str, version: str) -> Tally:
-        return self._tallies.get((tenant, model, version), Tally())
 
 
 _GET_POST = ("GET", "POST")

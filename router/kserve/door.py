@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.core.embedding import ServedEmbedder
 from router.core.tenant import Scope
-from router.kserve import descriptions
-from router.kserve.descriptions import Statistics
+from router.kserve import descriptions, statistics
 from router.kserve.embedding import embedding_offer
 from router.kserve.generation import generation_offer
-from router.kserve.offers import Asked, Delivery, Offer, Offers
+from router.kserve.offers import STEP_VERSION, Asked, Delivery, Offer, Offers
+from router.kserve.statistics import Row, Statistics
 from router.kserve.tensor_models import tensor_offer
 from router.request.aside import LARGE_BYTES
 from router.routing.models import Registry, Served, ServedModel, ServedTensors
@@ -98,6 +98,7 @@ class Door:
     ) -> None:
         """Raises what the delivery was told of."""
         record.ask_tier(asked.parameters.tier)
+        record.deadline_s = min(record.deadline_s, record.arrived_s + asked.parameters.timeout_s)
         counted = Counted(delivery, self.statistics, record)
         make = partial(asked.offer.job, asked, record, whole)
         job = await self.understand(record, asked.elements, make, counted)
@@ -130,14 +131,36 @@ class Door:
         found = zip(served, ready, strict=True)
         return descriptions.index((each.name, str(each.version), yes) for each, yes in found)
 
+    def tell_config(self, name: str, version: str, caller: Caller) -> dict[str, Any]:
+        """Of a model, or of a step inside one."""
+        found = self.offers.find_step(name, version, caller)
+        if found is not None:
+            return descriptions.step_config(found[1], name, found[0].max_batch_size)
+        return descriptions.config(self.offers.find(name, version, caller), name)
+
     def tell_statistics(self, name: str, version: str, caller: Caller) -> dict[str, Any]:
-        """Of one release, of all those of one model, or of all that the caller may ask."""
-        if name:
-            found = [(name, offer.served) for offer in self.offers.find_all(name, version, caller)]
-        else:
-            found = [(offer.served.name, offer.served) for offer in self.offers.for_caller(caller)]
-        tenant = caller.organisation.id
-        return descriptions.statistics(
-            (called, str(served.version), self.statistics.of(tenant, served.name, str(served.version)))
-            for called, served in found
-        )
+        """Of one release or step, of all releases of one model, or of all that the caller may ask."""
+        rows = self._every_row(caller) if not name else self._rows(name, version, caller)
+        return statistics.describe(rows)
+
+    def _rows(self, name: str, version: str, caller: Caller) -> list[Row]:
+        found = self.offers.find_step(name, version, caller)
+        if found is not None:
+            return [self._row(found[0], name, caller, found[1].model)]
+        return [self._row(offer, name, caller) for offer in self.offers.find_all(name, version, caller)]
+
+    def _every_row(self, caller: Caller) -> list[Row]:
+        """Under the models' own names first; then under Triton's, by which its tools look for an ensemble."""
+        offers = self.offers.for_caller(caller)
+        rows = [self._row(offer, offer.served.name, caller) for offer in offers]
+        for offer in offers:
+            alias = self.offers.alias(offer)
+            if alias:
+                rows.append(self._row(offer, alias, caller))
+            rows += [self._row(offer, name, caller, step.model) for name, step in offer.steps.items()]
+        return rows
+
+    def _row(self, offer: Offer, name: str, caller: Caller, step: str = "") -> Row:
+        served, tenant = offer.served, caller.organisation.id
+        tally = self.statistics.of(tenant, served.name, str(served.version))
+        return Row(name, STEP_VERSION if step else str(served.version), tally, step)

@@ -57,7 +57,7 @@ class EmbeddingJob(AnyEmbeddingJob):
 
 
 def embedding_call(values: Values, limits: EmbeddingLimits) -> EmbeddingCall:
-    texts, ids = values.get("TEXT"), values.get("INPUT_IDS")
+    texts, seconds, ids = (values.get(name) for name in ("TEXT", "TEXT_PAIR", "INPUT_IDS"))
     if texts is None and ids is None:
         raise refuse("input 'TEXT' or 'INPUT_IDS' is missing", "TEXT")
     if texts is not None and ids is not None:
@@ -67,8 +67,19 @@ def embedding_call(values: Values, limits: EmbeddingLimits) -> EmbeddingCall:
         rows = [text.decode() for text in texts.elements]
         if not all(rows):
             raise refuse("input 'TEXT': an empty text has no embedding", "TEXT")
-        sizes = [len(text) for text in texts.elements]
-        return EmbeddingCall(rows, dimensions, _most(sizes, limits))
+        if seconds is None:
+            rows = [limits.prompted(row, limits.default_prompt) for row in rows]
+            return EmbeddingCall(rows, dimensions, _most([len(row.encode()) for row in rows], limits))
+        if not limits.is_reranker:
+            raise refuse("input 'TEXT_PAIR': this model makes embeddings of single texts", "TEXT_PAIR")
+        others = [text.decode() for text in seconds.elements]
+        if len(others) != len(rows):
+            raise refuse("inputs 'TEXT' and 'TEXT_PAIR' have as many rows as each other", "TEXT_PAIR")
+        texts_of_pairs = zip(texts.elements, seconds.elements, strict=True)
+        both = [len(first) + len(second) + SPECIAL_TOKENS for first, second in texts_of_pairs]
+        return EmbeddingCall(rows, dimensions, _most(both, limits), others)
+    if seconds is not None:
+        raise refuse("input 'TEXT_PAIR' goes with 'TEXT'", "TEXT_PAIR")
     assert ids is not None
     id_rows = _id_rows(ids, limits)
     return EmbeddingCall(id_rows, dimensions, _most([len(row) for row in id_rows], limits))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from router.http import sse
+from router.http.connection import Limits
 from router.kserve import descriptions, messages
 from router.kserve.answers import Answer, Output, join
+from router.kserve.compression import ENCODINGS, IDENTITY, inflate
 from router.kserve.descriptions import NOT_OFFERED
 from router.kserve.offers import Asked, Offer, understand
+from router.kserve.tensors import refuse, shown
 from router.request.errors import HttpError, respond_json, write_error
 from router.request.routes import Endpoint, Route
 from router.request.text import patience_with
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
 
 _MODEL = "/v2/models/{name}"
 _VERSION = "/v2/models/{name}/versions/{version}"
-_PLAIN, _SSE = "text/plain", "text/event-stream"
+_SSE = "text/event-stream"
+_MAX_BODY_BYTES = Limits().max_body_bytes
+Understood = TypeVar("Understood")
 
 
 class WholeAnswer:
@@ -73,8 +78,9 @@ class EventStream:
 class HttpDoor:
     """The endpoints; each of those of a model exists with and without a version."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, max_body_bytes: int) -> None:
         self._door = door
+        self._max_body_bytes = max_body_bytes
 
     def _offer(self, record: Record) -> Offer:
         values = record.values
@@ -87,15 +93,16 @@ class HttpDoor:
         respond_json(exchange, record, descriptions.server())
 
     async def live(self, exchange: Exchange, record: Record) -> None:
-        _respond_empty(exchange, record, True)
+        respond_json(exchange, record, {"live": True})
 
     async def ready(self, exchange: Exchange, record: Record) -> None:
         ready = await self._door.all_ready()
-        _respond_empty(exchange, record, ready)
+        respond_json(exchange, record, {"ready": ready}, 200 if ready else 503)
 
     async def model_ready(self, exchange: Exchange, record: Record) -> None:
         ready = await self._door.is_ready(self._offer(record).served)
-        _respond_empty(exchange, record, ready)
+        body = {"name": record.values["name"], "ready": ready}
+        respond_json(exchange, record, body, 200 if ready else 503)
 
     async def metadata(self, exchange: Exchange, record: Record) -> None:
         offer = self._offer(record)
@@ -103,7 +110,8 @@ class HttpDoor:
         respond_json(exchange, record, descriptions.metadata(offer, record.values["name"], versions))
 
     async def config(self, exchange: Exchange, record: Record) -> None:
-        respond_json(exchange, record, descriptions.config(self._offer(record), record.values["name"]))
+        name, version = record.values["name"], record.values.get("version", "")
+        respond_json(exchange, record, self._door.tell_config(name, version, record.caller))
 
     async def statistics(self, exchange: Exchange, record: Record) -> None:
         name, version = record.values.get("name", ""), record.values.get("version", "")
@@ -113,10 +121,9 @@ class HttpDoor:
         respond_json(exchange, record, await self._door.index(record.caller))
 
     async def infer(self, exchange: Exchange, record: Record) -> None:
-        body = _body(exchange)
         header_length = exchange.request.headers.get(messages.HEADER_LENGTH)
-        understand = partial(_understand_infer, body, header_length, record.values["name"])
-        asked, binary = await self._door.understand(record, len(body), understand, self._choose(record))
+        understand = partial(_understand_infer, header_length, record.values["name"])
+        asked, binary = await self._understand(exchange, record, understand)
         await self._run(
             exchange,
             record,
@@ -125,7 +132,7 @@ class HttpDoor:
         )
 
     async def generate(self, exchange: Exchange, record: Record) -> None:
-        asked = await self._understand_generate(exchange, record)
+        asked = await self._understand(exchange, record, partial(_understand_fields, record.values["name"]))
 
         def respond(outputs: Sequence[Output]) -> None:
             headers = [("content-type", "application/json"), *record.headers()]
@@ -134,14 +141,24 @@ class HttpDoor:
         await self._run(exchange, record, asked, WholeAnswer(exchange, record, respond))
 
     async def generate_stream(self, exchange: Exchange, record: Record) -> None:
-        asked = await self._understand_generate(exchange, record)
+        asked = await self._understand(exchange, record, partial(_understand_fields, record.values["name"]))
         exchange.set_patience(lambda: patience_with(record, time.monotonic()))
         await self._run(exchange, record, asked, EventStream(exchange, record, asked))
 
-    async def _understand_generate(self, exchange: Exchange, record: Record) -> Asked:
-        body = _body(exchange)
-        understand = partial(_understand_fields, body, record.values["name"])
-        return await self._door.understand(record, len(body), understand, self._choose(record))
+    async def _understand(
+        self, exchange: Exchange, record: Record, read: Callable[[Offer, bytes], Understood]
+    ) -> Understood:
+        """What the body asks of the release that answers; nobody knows how much is in a compressed one."""
+        offer, body = self._choose(record), exchange.request.body
+        encoding = exchange.request.headers.get("content-encoding", IDENTITY).lower()
+        if encoding not in ENCODINGS:
+            raise HttpError(415, f"this Content-Encoding is not accepted; allowed are {', '.join(ENCODINGS)}")
+
+        def read_inflated(given: bytes) -> Understood:
+            return read(offer, inflate(given, encoding, self._max_body_bytes))
+
+        size_bytes = len(body) if encoding == IDENTITY else self._max_body_bytes
+        return await self._door.understand(record, size_bytes, read_inflated, body)
 
     async def _run(
         self, exchange: Exchange, record: Record, asked: Asked, delivery: WholeAnswer | EventStream
@@ -151,29 +168,21 @@ class HttpDoor:
 
 
 def _understand_infer(
-    body: bytes, header_length: str | None, name: str, offer: Offer
+    header_length: str | None, name: str, offer: Offer, body: bytes
 ) -> tuple[Asked, Collection[str] | None]:
     head, inputs = messages.read_body(body, header_length)
+    if head.model_name not in ("", name):
+        said, path = f"'{shown(head.model_name)}'", f"'{shown(name)}'"
+        raise refuse(f"model_name is {said}, and the path names {path}", "model_name")
     outputs = [output.name for output in head.outputs]
     asked = understand(offer, name, head.id, inputs, outputs, head.parameters)
     return asked, messages.binary_outputs(head, asked.parameters.binary_output)
 
 
-def _understand_fields(body: bytes, name: str, offer: Offer) -> Asked:
+def _understand_fields(name: str, offer: Offer, body: bytes) -> Asked:
     has_rows = offer.max_batch_size > 0
     client_id, inputs, parameters = messages.read_fields(body, offer.inputs, has_rows)
     return understand(offer, name, client_id, inputs, (), parameters)
-
-
-def _respond_empty(exchange: Exchange, record: Record, yes: bool) -> None:
-    headers = [("content-type", _PLAIN), ("x-request-id", record.request_id)]
-    exchange.respond(200 if yes else 503, b"", headers)
-
-
-def _body(exchange: Exchange) -> bytes:
-    if exchange.request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise HttpError(415, "compressed bodies are not accepted")
-    return exchange.request.body
 
 
 def _respond(
@@ -198,12 +207,12 @@ def _refusal(why: str) -> Endpoint:
     return refuse
 
 
-def routes(door: Door) -> list[Route]:
-    http = HttpDoor(door)
+def routes(door: Door, max_body_bytes: int = _MAX_BODY_BYTES) -> list[Route]:
+    http = HttpDoor(door, max_body_bytes)
     body, generate = messages.InferBody, messages.GenerateBody
     of_models: list[tuple[str, str, Endpoint, str, type[msgspec.Struct] | None, str]] = [
         ("GET", "", http.metadata, "A model's inputs and outputs", None, "object"),
-        ("GET", "/ready", http.model_ready, "A model would answer now", None, _PLAIN),
+        ("GET", "/ready", http.model_ready, "A model would answer now", None, "object"),
         ("GET", "/config", http.config, "A model's config", None, "object"),
         ("GET", "/stats", http.statistics, "How often you asked a model", None, "object"),
         ("POST", "/infer", http.infer, "Tensors in, tensors out", body, "object or application/octet-stream"),
@@ -212,8 +221,8 @@ def routes(door: Door) -> list[Route]:
     ]
     found = [
         Route("GET", "/v2", http.server, "The server"),
-        Route("GET", "/v2/health/live", http.live, "The process answers", None, _PLAIN, scope=None),
-        Route("GET", "/v2/health/ready", http.ready, "Requests would be served", None, _PLAIN, scope=None),
+        Route("GET", "/v2/health/live", http.live, "The process answers", scope=None),
+        Route("GET", "/v2/health/ready", http.ready, "Requests would be served", scope=None),
         Route("GET", "/v2/models/stats", http.statistics, "How often you asked each model"),
         Route("POST", "/v2/repository/index", http.index, "The models", None, "TritonModels", takes=""),
     ]

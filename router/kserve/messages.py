@@ -43,6 +43,7 @@ class InferBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[OutputBody] = []
     id: str = ""
     parameters: dict[str, Any] = {}
+    model_name: str = ""  # as KServe's own client repeats it
 
 
 _decoder = msgspec.json.Decoder(InferBody)
@@ -261,14 +262,23 @@ def _inputs(request: Any) -> list[Sent]:
     inputs = []
     for number, given in enumerate(request.inputs):
         if given.parameters:
-            name = next(iter(given.parameters))
-            why = "shared memory" if name.startswith("shared_memory") else f"the parameter '{shown(name)}'"
-            raise refuse(f"input '{shown(given.name)}': {why} is not offered: send the tensor itself")
+            _check_input_parameters(given, raw[number] if raw else b"")
         if raw and given.HasField("contents"):
             raise refuse(f"input '{shown(given.name)}' has both contents and raw_input_contents")
         data = raw[number] if raw else _contents(given)
         inputs.append(Sent(given.name, given.datatype, given.shape, data))
     return inputs
+
+
+def _check_input_parameters(given: Any, raw: bytes) -> None:
+    """KServe's client says with each input how many bytes it has."""
+    for name, value in given.parameters.items():
+        if name != "binary_data_size":
+            why = "shared memory" if name.startswith("shared_memory") else f"the parameter '{shown(name)}'"
+            raise refuse(f"input '{shown(given.name)}': {why} is not offered: send the tensor itself")
+        if value.int64_param != len(raw):
+            said = f"binary_data_size says {value.int64_param} bytes"
+            raise refuse(f"input '{shown(given.name)}': {said}, and there are {len(raw)}", name)
 
 
 def _contents(given: Any) -> list[Any]:

@@ -1,21 +1,18 @@
-"""The models that Triton's clients may name, and a request for one of them with its parameters."""
+"""The models that Triton's clients may name, and a request for one of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-from msgspec import Meta
-
+from python_backend.wire.ensemble_steps import STEPS, Step
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import CONTRACTS
-from python_backend.wire.tiers import Tier
-from router.core.generation import MAX_BIASES
-from router.core.manifest import entry_name
+from router.core.manifest import entry_name, member_name
 from router.core.tenant import Caller, Scope
+from router.kserve.parameters import Parameters, read_parameters
 from router.kserve.tensors import RawTensors, Sent, Tensors, Values, read_inputs, read_tensors, refuse, shown
-from router.request.decoding import decode
 from router.request.identity import check_model_allowed
 
 if TYPE_CHECKING:
@@ -26,108 +23,8 @@ if TYPE_CHECKING:
     from router.request.answer import Job
     from router.routing.models import Lineup, Registry, Served
 
-_MAX_PARAMETERS = 32
-_MAX_MARK_CHARS = 64
-EMPTY_FINAL = "triton_enable_empty_final_response"
-LITERAL = "inflight_literal_mark"
-LOGIT_BIAS = "inflight_logit_bias"
-SPECIAL_TOKENS = "add_special_tokens"
-TIER = "inflight_tier"
-# What Triton's own parameters would do, and why they do not.
-_WHY_NOT = {
-    "sequence_id": "no model here keeps state between requests",
-    "sequence_start": "no model here keeps state between requests",
-    "sequence_end": "no model here keeps state between requests",
-    "priority": "inflight_tier says who goes first",
-    "timeout": "cancel the request instead, which stops the engine",
-    "headers": "headers are not passed on",
-    "tenant": "the key tells whose request it is",
-}
-_Biases = Annotated[
-    dict[Annotated[str, Meta(pattern="^[0-9]{1,9}$")], Annotated[float, Meta(ge=-100, le=100)]],
-    Meta(max_length=MAX_BIASES),
-]
-_biases = msgspec.json.Decoder(_Biases)
-
-Plain = bool | int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """`to_model` is what the model gets; the others are for the router."""
-
-    to_model: dict[str, Plain]
-    empty_final: bool = False
-    binary_output: bool = False
-    tier: Tier = Tier.STANDARD
-
-
-def read_parameters(given: Mapping[str, Any]) -> Parameters:
-    if len(given) > _MAX_PARAMETERS:
-        raise refuse(f"there are {len(given)} parameters; allowed: up to {_MAX_PARAMETERS}")
-    to_model: dict[str, Plain] = {}
-    tier = Tier.STANDARD
-    own = {EMPTY_FINAL: False, "binary_data_output": False}
-    for name, value in given.items():
-        if name in own:
-            own[name] = _boolean(name, value)
-        elif name == SPECIAL_TOKENS:
-            to_model[name] = _boolean(name, value)
-        elif name == LITERAL:
-            to_model[name] = _literal_mark(value)
-        elif name == LOGIT_BIAS:
-            to_model[name] = _logit_bias(value)
-        elif name == TIER:
-            tier = _tier(value)
-        elif name == "request_type" and value == "context_and_generation":
-            continue  # what is done anyway
-        else:
-            raise _unknown(name)
-    return Parameters(to_model, own[EMPTY_FINAL], own["binary_data_output"], tier)
-
-
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise refuse(f"parameter '{name}': allowed are true and false", name)
-    return value
-
-
-def _tier(value: Any) -> Tier:
-    for tier in Tier:
-        if tier.label == value:
-            return tier
-    raise refuse(f"parameter '{TIER}': allowed are {', '.join(tier.label for tier in Tier)}", TIER)
-
-
-def _literal_mark(value: Any) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= _MAX_MARK_CHARS:
-        raise refuse(
-            f"parameter '{LITERAL}': allowed is a text of up to {_MAX_MARK_CHARS} characters", LITERAL
-        )
-    return value
-
-
-def _logit_bias(value: Any) -> str:
-    example = 'a JSON text such as {"11": -100}: up to 300 token ids with -100 to 100'
-    if not isinstance(value, str):
-        raise refuse(f"parameter '{LOGIT_BIAS}': allowed is {example}", LOGIT_BIAS)
-    try:
-        biases = decode(_biases, value.encode())
-    except (InflightError, UnicodeError):
-        raise refuse(f"parameter '{LOGIT_BIAS}': allowed is {example}", LOGIT_BIAS) from None
-    return msgspec.json.encode(biases).decode()
-
-
-def _unknown(name: str) -> InflightError:
-    allowed = f"allowed are {SPECIAL_TOKENS}, {LITERAL}, {TIER}, {LOGIT_BIAS} and {EMPTY_FINAL}"
-    why = _WHY_NOT.get(name)
-    if why is None and name.startswith(("triton_", "inflight_")):
-        why = "it is reserved"
-    because = f": {why}" if why else ""
-    return refuse(f"parameter '{shown(name)}' is not taken{because}; {allowed}", shown(name))
-
-
 _MAX_ID_CHARS = 256
+STEP_VERSION = "1"  # of each model inside another one
 
 
 class Delivery(Protocol):
@@ -152,8 +49,19 @@ class Offer:
     job: Callable[[Asked, Record, bool, Delivery], Job]  # `whole`: all of its answer is wanted at once
     scope: Scope = Scope.INFERENCE  # what a key needs for it
     platform: str = ""
-    is_language_model: bool = False
+    steps: Mapping[str, Step] = field(default_factory=dict)  # of a language model, by Triton's names of them
     has_own_contract: bool = False  # by the model's config: its inputs are sent on as bytes
+
+    @property
+    def is_language_model(self) -> bool:
+        return bool(self.steps)
+
+
+@lru_cache(maxsize=256)
+def steps_of(model: str, version: int, triton_name: str) -> Mapping[str, Step]:
+    """Those inside an added release are called after it."""
+    is_added = triton_name == entry_name(model, version)
+    return {member_name(model, version, step.model) if is_added else step.model: step for step in STEPS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +130,23 @@ class Offers:
             return [found]
         lineup = self._registry.lineup(found.served.name)
         return [found] if lineup is None else self._releases(lineup)
+
+    def find_step(self, name: str, version: str, caller: Caller) -> tuple[Offer, Step] | None:
+        """What is inside a language model is described, and cannot be called by itself."""
+        if version in ("", STEP_VERSION) and self._registry.lineup(name) is None:
+            for offer in self.for_caller(caller):
+                if name in offer.steps:
+                    return offer, offer.steps[name]
+        return None
+
+    def alias(self, offer: Offer) -> str:
+        """Triton's own name of its model, where that names only one; otherwise empty."""
+        lineup = self._registry.lineup(offer.served.name)
+        for served in () if lineup is None else lineup.releases.values():
+            name = served.triton_name
+            if self._registry.lineup(name) is None and self._by_triton_name(name) is lineup:
+                return name
+        return ""
 
     def versions(self, offer: Offer) -> list[str]:
         """Of all releases of its model."""

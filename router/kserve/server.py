@@ -3,55 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from google.protobuf import json_format
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.record import Record, new_request_id
-from router.core.stages import HEADER as DEADLINE
-from router.core.stages import read_deadline
-from router.core.tenant import Scope
 from router.http.tls import HANDSHAKE_TIMEOUT_S
 from router.kserve import descriptions
-from router.kserve.calls import (
-    Departure,
-    Outbox,
-    SingleAnswer,
-    Status,
-    Stream,
-    StreamedAnswer,
-    error_kind,
-    grpc_code,
-    http_status,
-    status_of,
-)
+from router.kserve.calls import Departure, Outbox, SingleAnswer, Stream, StreamedAnswer, status_of
 from router.kserve.descriptions import NOT_OFFERED_METHODS
 from router.kserve.messages import read_request
+from router.kserve.reception import AskFirst, Reception
+from router.kserve.service import Packed, handler_of
+from router.kserve.standard_services import HEALTH, INFERENCE, REFLECTION, Health, Reflection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Coroutine
 
+    from router.core.record import Record
     from router.kserve.door import Door
     from router.kserve.offers import Asked, Delivery, Offer
+    from router.kserve.reception import Describe
     from router.request.accounts import Accounts
     from router.request.identity import Doorkeeper
 
-    Describe = Callable[[Any, Record], Awaitable[dict[str, Any]]]
 
-log = logging.getLogger(__name__)
-_WITHOUT_KEY = ("ServerLive", "ServerReady")
+class Methods:
+    """Those of Triton's service, by their names there."""
 
-
-class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]  # untyped base
-    def __init__(self, door: Door, doorkeeper: Doorkeeper, accounts: Accounts) -> None:
+    def __init__(self, door: Door, reception: Reception, max_message_bytes: int) -> None:
         self._door = door
-        self._accounts = accounts
-        self._doorkeeper = doorkeeper
+        self._reception = reception
+        self._max_message_bytes = max_message_bytes
         self._running: set[asyncio.Task[None]] = set()
         self._streams: set[Stream] = set()
         described: dict[str, Describe] = {
@@ -66,7 +51,8 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
             **{name: partial(_refuse, why) for name, why in NOT_OFFERED_METHODS.items()},
         }
         for name, describe in described.items():
-            setattr(self, name, self._method(name, describe))
+            answer = getattr(service_pb2, f"{name}Response")
+            setattr(self, name, reception.described(name, describe, answer))
 
     # Descriptions
 
@@ -80,14 +66,20 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         return descriptions.server()
 
     async def _model_ready(self, request: Any, record: Record) -> dict[str, Any]:
-        return {"ready": await self._door.is_ready(self._offer(request, record).served)}
+        try:
+            served = self._offer(request, record).served
+        except InflightError as error:
+            if error.kind is not ErrorKind.MODEL_NOT_FOUND:
+                raise
+            return {"ready": False}  # as Triton has it
+        return {"ready": await self._door.is_ready(served)}
 
     async def _metadata(self, request: Any, record: Record) -> dict[str, Any]:
         offer = self._offer(request, record)
         return descriptions.metadata(offer, request.name, self._door.offers.versions(offer))
 
     async def _config(self, request: Any, record: Record) -> dict[str, Any]:
-        return {"config": descriptions.config(self._offer(request, record), request.name)}
+        return {"config": self._door.tell_config(request.name, request.version, record.caller)}
 
     async def _statistics(self, request: Any, record: Record) -> dict[str, Any]:
         return self._door.tell_statistics(request.name, request.version, record.caller)
@@ -98,30 +90,10 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     def _offer(self, request: Any, record: Record) -> Offer:
         return self._door.offers.find(request.name, request.version, record.caller)
 
-    def _method(self, name: str, describe: Describe) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
-        """A method of the service that asks no model: admitted, answered, counted and logged."""
-
-        async def call(request: Any, context: Any) -> Any:
-            record = self._new_record(name, context)
-            failure: BaseException | None = None
-            try:
-                if name not in _WITHOUT_KEY:
-                    self._admit(record, context)
-                    self._door.enter(record, asks_model=False)
-                response = getattr(service_pb2, f"{name}Response")()
-                return json_format.ParseDict(await describe(request, record), response)
-            except Exception as error:
-                failure = error
-                return await context.abort(*status_of(error, record.request_id))
-            finally:
-                self._account_for(record, failure)
-
-        return call
-
     # Inference
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        record = self._new_record("ModelInfer", context)
+        record = self._reception.new_record("ModelInfer", context)
         try:
             asked = await self._understand(record, request, context)
         except Exception as error:
@@ -138,15 +110,15 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
         async def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
-            record = self._new_record("ModelStreamInfer", context)
+            record = self._reception.new_record("ModelStreamInfer", context)
             asked = await self._understand(record, request, context)
             return self._run(self._infer(record, asked, False, StreamedAnswer(outbox, asked), departure))
 
-        record = self._new_record("ModelStreamInfer", context)
+        record = self._reception.new_record("ModelStreamInfer", context)
         try:
-            self._admit(record, context)
+            self._reception.admit(record, context)
         except InflightError as error:
-            self._account_for(record, error)
+            self._reception.account_for(record, error)
             await context.abort(*status_of(error, record.request_id))
         stream = Stream(start, context)
         self._streams.add(stream)
@@ -161,13 +133,16 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     async def _understand(self, record: Record, request: Any, context: Any) -> Asked:
         """Refuses by an error that is counted; a key is looked at again for each request of a stream."""
         try:
-            self._admit(record, context)
+            self._reception.admit(record, context)
             self._door.enter(record, asks_model=True)
+            if isinstance(request, Packed):
+                most_bytes = self._max_message_bytes
+                request = await self._door.understand(record, most_bytes, request.unpack, most_bytes)
             offer = self._door.offers.choose(request.model_name, request.model_version, record)
             read = partial(read_request, request)
             return await self._door.understand(record, request.ByteSize(), read, offer)
         except BaseException as error:
-            self._account_for(record, error)
+            self._reception.account_for(record, error)
             raise
 
     async def _infer(
@@ -181,7 +156,7 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
             failure = error
             delivery.fail(error)
         finally:
-            self._account_for(record, failure)
+            self._reception.account_for(record, failure)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -198,70 +173,9 @@ class Methods(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         for stream in list(self._streams):
             stream.close_if_idle()
 
-    def _new_record(self, method: str, context: Any) -> Record:
-        """The name of a route in logs and metrics."""
-        record = Record(f"grpc {method}", new_request_id("infer"))
-        self._accounts.begin_rpc(record, method, context.invocation_metadata() or ())
-        return record
-
-    def _admit(self, record: Record, context: Any) -> None:
-        """Who asks, and what the metadata say of the release that is to answer."""
-        given = context.invocation_metadata() or ()
-        record.caller = self._doorkeeper.identify(_only("authorization", given), Scope.INFERENCE)
-        record.user = record.caller.user.id
-        record.pinned_release = _only("x-inflight-release", given) or ""
-        record.conversation = _only("x-inflight-conversation", given) or ""
-        record.deadline_s = read_deadline(_only(DEADLINE, given), context.time_remaining(), record.arrived_s)
-
-    def _account_for(self, record: Record, failure: BaseException | None) -> None:
-        if failure is not None and not isinstance(failure, InflightError | asyncio.CancelledError):
-            log.error("%s failed", record.request_id, exc_info=failure)
-        if isinstance(failure, InflightError):
-            self._door.uncount(record, failure)
-        record.error = error_kind(failure)
-        self._accounts.end(record, http_status(failure), grpc_code(failure))
-
-    def refusal(self, method: str, metadata: Iterable[tuple[str, Any]]) -> Status | None:
-        """By what is known before a message is read: who calls, and whether that caller may now."""
-        if method in _WITHOUT_KEY:
-            return None
-        try:
-            caller = self._doorkeeper.identify(_only("authorization", metadata), Scope.INFERENCE)
-            if method != "ModelStreamInfer":  # whose requests are counted one by one
-                self._door.foresee(caller, asks_model=method == "ModelInfer")
-        except InflightError as error:
-            record = Record(f"grpc {method}", new_request_id("infer"))
-            self._accounts.begin_rpc(record, method, tuple(metadata))
-            self._account_for(record, error)
-            return status_of(error, record.request_id)
-        return None
-
-
-class _AskFirst(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs alone
-    """Ends the call of whoever is refused anyway before its message is read: it may be large."""
-
-    def __init__(self, refusal: Callable[[str, Iterable[tuple[str, Any]]], Status | None]) -> None:
-        self._refusal = refusal
-
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        method = details.method.rpartition("/")[2]
-        handler = await continuation(details)
-        if handler is None or (status := self._refusal(method, details.invocation_metadata or ())) is None:
-            return handler
-
-        async def abort(requests: AsyncIterator[Any], context: Any) -> None:
-            await context.abort(*status)
-
-        return grpc.stream_stream_rpc_method_handler(abort)
-
 
 async def _refuse(why: str, request: Any, record: Record) -> dict[str, Any]:
     raise InflightError(ErrorKind.FORBIDDEN, why)
-
-
-def _only(name: str, metadata: Iterable[tuple[str, Any]]) -> str | None:
-    found = [value for key, value in metadata if key == name]
-    return found[0] if len(found) == 1 and isinstance(found[0], str) else None
 
 
 _MAX_ANSWER_BYTES = 64 << 20
@@ -281,18 +195,23 @@ class KserveServer:
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._credentials = credentials
-        self._methods = Methods(door, doorkeeper, accounts)
+        self._reception = reception = Reception(door, doorkeeper, accounts)
+        self._methods = Methods(door, reception, max_message_bytes)
+        self._handlers = [
+            handler_of(INFERENCE, self._methods),
+            handler_of(HEALTH, Health(door, reception)),
+            handler_of(REFLECTION, Reflection(door, reception)),
+        ]
         self._max_message_bytes = max_message_bytes
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Returns the port, which the system chooses when 0 is asked for."""
         options = _options(self._max_message_bytes)
-        ask_first = _AskFirst(self._methods.refusal)
         server = grpc.aio.server(
-            interceptors=[ask_first], options=options, maximum_concurrent_rpcs=_MAX_CALLS
+            interceptors=[AskFirst(self._reception)], options=options, maximum_concurrent_rpcs=_MAX_CALLS
         )
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self._methods, server)
+        server.add_generic_rpc_handlers(self._handlers)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if self._credentials is None:
@@ -321,8 +240,9 @@ def _options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.max_metadata_size", 16 << 10),
         # A port that is taken is an error, not a port that is shared.
         ("grpc.so_reuseport", 0),
-        # Only what is not compressed: a small message could become a huge one.
-        ("grpc.compression_enabled_algorithms_bitset", 1),
+        # All that it knows, and left as it came: the library would unpack a message however large it becomes.
+        ("grpc.compression_enabled_algorithms_bitset", 0b111),
+        ("grpc.per_message_decompression", 0),
         # Also for who connects and never says a word.
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
         # Finds clients that vanished, and drops those that ping without end.

@@ -18,7 +18,8 @@ from router.core.answer_text import Answered
 from router.core.generation import RawGeneration, read_to_the_end
 from router.core.record import Record, new_request_id
 from router.kserve.answers import Answer, pick, read_outputs
-from router.kserve.offers import EMPTY_FINAL, Asked, Delivery, Offer
+from router.kserve.offers import Asked, Delivery, Offer
+from router.kserve.parameters import EMPTY_FINAL
 from router.request.repetition import StopWatch
 from router.routing.models import Served, ServedTensors
 from router.triton.messages import is_final

@@ -9,15 +9,15 @@ from msgspec import Meta
 
 from router.core.generation import MAX_NEW_TOKENS
 from router.core.messages import CalledFunction, MadeCall, Message
-from router.openai.bodies import MAX_TOOLS, ChatBody, ResponseFormat, Schema, Tool, refuse_unsupported
+from router.openai.bodies import MAX_TOOLS, ChatBody, ResponseFormat, Schema, refuse_unsupported
 from router.openai.embeddings import EmbeddingsBody
+from router.openai.tool_bodies import Tool, check_tools
 from router.request.decoding import decode, invalid
 
 _Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 # Values that ask for what the router does anyway; all others of these fields are refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "think": (False,),
     "logprobs": (False,),
     "top_logprobs": (0,),
     "images": ([],),
@@ -25,7 +25,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "template": ("",),
     "context": ([],),
 }
-_NEUTRAL_NUMBERS = {"min_p": 0, "mirostat": 0, "repeat_last_n": -1, "tfs_z": 1, "typical_p": 1}
+_NEUTRAL_NUMBERS = {"mirostat": 0, "repeat_last_n": -1, "tfs_z": 1, "typical_p": 1}
 OPTIONS_NEUTRAL = {name: (number, float(number)) for name, number in _NEUTRAL_NUMBERS.items()}
 # Advice to whoever loads a model, which has been done here; and what goes with a mirostat above 0.
 _ADVICE = (
@@ -45,6 +45,7 @@ class OllamaOptions(_Unused, frozen=True, forbid_unknown_fields=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None  # -1: another one each time
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=16)] | None = None
     repeat_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
@@ -68,7 +69,7 @@ class OllamaMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_calls: list[OllamaCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
-    thinking: Any = None  # of an answer before this one; without effect
+    thinking: str | None = None
     images: Any = None
 
 
@@ -79,11 +80,11 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stream: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
     keep_alive: Any = None  # models stay loaded
     shift: Any = None
     truncate: Any = None
     # Not honoured: refused unless they carry a value of NEUTRAL.
-    think: Any = None
     logprobs: Any = None
     top_logprobs: Any = None
 
@@ -95,6 +96,8 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             tools=tools,
             stream=self.stream is not False,
             response_format=_format(self.format),
+            reasoning_effort=_EFFORTS.get(self.think, self.think),
+            continue_final_message=(messages and messages[-1].role == "assistant") or None,
             max_tokens=asked.num_predict if (asked.num_predict or 0) > 0 else None,
             seed=None if asked.seed == -1 else asked.seed,
             repetition_penalty=asked.repeat_penalty,
@@ -102,7 +105,8 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         )
 
 
-_SAME = ("temperature", "top_p", "top_k", "stop", "presence_penalty", "frequency_penalty")
+_SAME = ("temperature", "top_p", "top_k", "min_p", "stop", "presence_penalty", "frequency_penalty")
+_EFFORTS: dict[Any, Any] = {True: "medium", False: "none"}
 
 
 class OllamaChatBody(_Asked, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -164,6 +168,7 @@ def read(kind: type[Any], raw: bytes) -> Any:
 
 def read_chat(raw: bytes) -> ChatBody:
     body: OllamaChatBody = read(OllamaChatBody, raw)
+    check_tools(body.tools, None)
     return body.chat([_message(each, index) for index, each in enumerate(body.messages)], body.tools)
 
 
@@ -185,6 +190,7 @@ def _message(given: OllamaMessage, index: int) -> Message:
         given.content or "",
         tool_calls=calls or None,
         tool_call_id=call_id if given.role == "tool" else None,
+        reasoning_content=given.thinking,
     )
 
 

@@ -34,7 +34,8 @@ class Lines:
     def whole(self, choices: Sequence[Choice], texts: Sequence[str]) -> bytes:
         (choice,), (text,) = choices, texts
         calls = [_call(number, call) for number, call in enumerate(choice.tool_calls)]
-        return msgspec.json.encode(self.last(choice.finish_reason, text.strip() if calls else text, calls))
+        text = text.strip() if calls else text
+        return msgspec.json.encode(self.last(choice.finish_reason, text, calls, choice.thoughts))
 
     def opening(self, choices: int) -> bytes:
         return b""
@@ -45,21 +46,28 @@ class Lines:
     def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
         return self.text_event(index, text)
 
+    def thought_event(self, index: int, text: str) -> bytes:
+        return _line({**self._piece("", thoughts=text), "done": False})
+
     def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
         return _line({**self._piece("", [_call(number, call)]), "done": False})
 
     def closing(self, choices: Sequence[Choice]) -> bytes:
         return _line(self.last(choices[0].finish_reason))
 
-    def last(self, reason: str, text: str = "", calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    def last(
+        self, reason: str, text: str = "", calls: Sequence[dict[str, Any]] = (), thoughts: str = ""
+    ) -> dict[str, Any]:
         reason = "stop" if reason == "tool_calls" else reason
-        return {**self._piece(text, calls), "done": True, "done_reason": reason, **measured(self._record)}
+        end = {"done": True, "done_reason": reason, **measured(self._record)}
+        return {**self._piece(text, calls, thoughts), **end}
 
-    def _piece(self, text: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    def _piece(self, text: str, calls: Sequence[dict[str, Any]] = (), thoughts: str = "") -> dict[str, Any]:
         head = {"model": self._model, "created_at": datetime.now(timezone.utc)}
+        more = {"thinking": thoughts} if thoughts else {}
         if not self._is_chat:
-            return {**head, "response": text}
-        message = {"role": "assistant", "content": text}
+            return {**head, "response": text, **more}
+        message = {"role": "assistant", "content": text, **more}
         return {**head, "message": {**message, "tool_calls": calls} if calls else message}
 
 

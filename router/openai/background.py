@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -109,26 +109,30 @@ class Background:
         run = self._runs.get(response_id)
         return run if run is not None and run.owner == owner else None
 
-    def check_room(self, tenant: str) -> None:
+    @contextmanager
+    def place(self, tenant: str) -> Iterator[None]:
+        """One of those that a tenant has; raises RATE_LIMITED where all are taken."""
         if self._of[tenant] >= MOST_RUNS_EACH:
             message = f"{MOST_RUNS_EACH} responses of this organisation are being made in the background"
             raise InflightError(ErrorKind.RATE_LIMITED, message, "background", _COME_BACK_S)
-
-    @asynccontextmanager
-    async def running(self, run: Run) -> AsyncIterator[None]:
-        """For a response that is in the store."""
-        tenant = run.owner.organisation_id
-        self._runs[run.id] = run
         self._of[tenant] += 1
+        try:
+            yield
+        finally:
+            self._of[tenant] -= 1
+            if not self._of[tenant]:
+                del self._of[tenant]
+
+    @contextmanager
+    def running(self, run: Run) -> Iterator[None]:
+        """For a response that is in the store."""
+        self._runs[run.id] = run
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
         try:
             yield
         finally:
             del self._runs[run.id]
-            self._of[tenant] -= 1
-            if not self._of[tenant]:
-                del self._of[tenant]
             if not self._runs and self._renewing is not None:
                 self._renewing.cancel()
                 self._renewing = None

@@ -42,25 +42,30 @@ class BackgroundCreation:
         self._permits = permits
 
     async def make(self, exchange: Exchange, record: Record, asked: Asked) -> None:
-        background, body = self._background, asked.body
         if self._permits.draining:
             raise InflightError(ErrorKind.OVERLOADED, "the server is shutting down")
-        background.check_room(record.tenant)
+        with self._background.place(record.tenant):
+            await self._make(exchange, record, asked)
+
+    async def _make(self, exchange: Exchange, record: Record, asked: Asked) -> None:
+        background, body = self._background, asked.body
         dialect = asked.dialect(record.request_id)
         queued, past = dialect.queued(), asked.past
         begun = EndedResponse(asked.id, asked.created_s, queued, past.new, (), body.previous_response_id)
-        await self._store.begin(asked.owner, begun, background.lease_s)
         sink = background.events.open(record.tenant, asked.id)
         run = Run(asked.id, asked.owner, queued, record, UnreadExchange(exchange.request, sink))
-        following = None
+        events, following = None, None
         try:
-            async with background.running(run):
-                if body.stream:
-                    sink.add(dialect.announcement())
-                    events = background.events.follow(asked.id, -1)
+            if body.stream:
+                sink.add(dialect.announcement())
+                events = background.events.follow(asked.id, -1)
+            else:
+                background.events.forget(asked.id)
+            await self._store.begin(asked.owner, begun, background.lease_s)
+            with background.running(run):
+                if events is not None:
                     following = asyncio.get_running_loop().create_task(deliver(exchange, record, events))
                 else:
-                    background.events.forget(asked.id)
                     respond_json(exchange, record, queued)
                 await self._run(run, record, asked)
         finally:

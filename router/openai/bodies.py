@@ -2,69 +2,48 @@
 
 from __future__ import annotations
 
-import secrets
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS, GenerationCall
+from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS
 from router.core.messages import Message, Name
+from router.openai.tool_bodies import NamedTool, Tool, check_tools
 from router.request.decoding import (
     MOST_CONTAINERS,
     UNREADABLE,
     check_containers,
     decode,
+    decode_again,
     invalid,
-    unreadable,
 )
-
-if TYPE_CHECKING:
-    from router.routing.checkpoint import SamplingDefaults
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
 _StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
+_TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 MAX_CHOICES = 16
 MAX_TOOLS = 128
+_MOST_STOP_IDS = 64
+_MOST_CHOICES_OF_TEXT = 1000
 _MOST_DIGITS = 9
 _MOST_BIAS = 100.0
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 ServiceTier = Literal["auto", "default", "flex", "priority"]
-# OpenAI's tiers that are not the engine's default.
-_TIERS: dict[str | None, str] = {"flex": "batch", "priority": "interactive"}
-# Below this, logits divided by the temperature leave the range of 32-bit floats.
-_GREEDY_BELOW = 1e-4
-
-
-class ToolFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    function: ToolFunction
-    type: Literal["function"] = "function"
-
-
-class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: Name
-
-
-class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    function: NamedFunction
-    type: Literal["function"] = "function"
+Effort = Annotated[str, Meta(max_length=64)]
+_Choices = Annotated[list[str], Meta(min_length=1, max_length=_MOST_CHOICES_OF_TEXT)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    # Of other servers of open models: with `include_usage`, each chunk has the usage so far.
+    continuous_usage_stats: bool | None = None
 
 
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +60,16 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     json_schema: Schema | None = None
 
 
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of these, as vLLM has them."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: _Choices | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What chat and plain completions share. Null is the same as not given."""
 
@@ -95,10 +84,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Extensions that other servers of open models have too.
-    top_k: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_NEW_TOKENS)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
     ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[_TokenId], Meta(max_length=_MOST_STOP_IDS)] | None = None
+    skip_special_tokens: bool | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: _Choices | None = None
+    guided_grammar: str | None = None
+    structured_outputs: StructuredOutputs | None = None
     # Accepted, and without effect on the answer.
     user: str | None = None
     metadata: Any = None
@@ -107,6 +104,23 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
     prompt_cache_options: Any = None
+    client_metadata: Any = None
+    request_id: Any = None
+    guided_decoding_backend: Any = None
+    # Of other servers, and not honoured: refused unless they carry a value of NEUTRAL.
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    best_of: Any = None
+    early_stopping: Any = None
+    include_stop_str_in_output: Any = None
+    length_penalty: Any = None
+    priority: Any = None
+    prompt_logprobs: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    spaces_between_special_tokens: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     # Its ids and values are judged when their number is known to be bearable.
     logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
@@ -126,7 +140,7 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     moderation: Any = None
     parallel_tool_calls: bool | None = None
     prediction: Any = None
-    reasoning_effort: Any = None
+    reasoning_effort: Effort | None = None
     response_format: ResponseFormat | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
@@ -134,30 +148,56 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     verbosity: Any = None
     web_search_options: Any = None
+    # How the chat template is rendered.
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=32)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    echo: Any = None
 
 
 class CompletionBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     prompt: str | list[Any]
+    max_tokens: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
-    best_of: Any = None
+    add_special_tokens: bool | None = None
     suffix: Any = None
 
 
+_OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "early_stopping": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1.0, 1),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
 # Values that ask for what the router does anyway.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **_OPTIONS_NEUTRAL,
+    "add_special_tokens": (False,),
     "audio": (),
+    "chat_template": (),
+    "documents": ([],),
+    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
     "web_search_options": (),
-    "best_of": (1,),
-    "suffix": ("",),
 }
+COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {**_OPTIONS_NEUTRAL, "suffix": ("",)}
 MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "refusal": ("",),
     "annotations": ([],),
@@ -166,9 +206,8 @@ MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 # Few bodies and messages have any of these.
-_CHAT_NEUTRAL = [name for name in NEUTRAL if name in ChatBody.__struct_fields__]
-_unusual_in_chat = attrgetter(*_CHAT_NEUTRAL)
-_USUAL_CHAT = (None,) * len(_CHAT_NEUTRAL)
+_unusual_in_chat = attrgetter(*NEUTRAL)
+_USUAL_CHAT = (None,) * len(NEUTRAL)
 _unusual_in_message = attrgetter(*MESSAGE_NEUTRAL)
 _USUAL_MESSAGE = (None,) * len(MESSAGE_NEUTRAL)
 _chat = msgspec.json.Decoder(ChatBody)
@@ -181,13 +220,15 @@ def decode_chat(body: bytes) -> ChatBody:
     try:  # as `decode` does, which most chats need not pass
         decoded = _chat.decode(body)
     except UNREADABLE as error:
-        raise unreadable(error, ChatBody) from None
+        decoded = decode_again(_chat, body, error)
     if _unusual_in_chat(decoded) != _USUAL_CHAT:
         refuse_unsupported(decoded, NEUTRAL, "")
     _check_options(decoded)
     for index, message in enumerate(decoded.messages):
         if _unusual_in_message(message) != _USUAL_MESSAGE:
             refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+    if decoded.tools or decoded.tool_choice:
+        check_tools(decoded.tools, decoded.tool_choice)
     if decoded.top_logprobs and not decoded.logprobs:
         raise invalid("top_logprobs: is only allowed when logprobs is true", "top_logprobs")
     asked = decoded.response_format
@@ -201,8 +242,10 @@ def decode_chat(body: bytes) -> ChatBody:
 
 def decode_completion(body: bytes) -> CompletionBody:
     decoded = decode(_completion, body)
-    refuse_unsupported(decoded, NEUTRAL, "")
+    refuse_unsupported(decoded, COMPLETION_NEUTRAL, "")
     _check_options(decoded)
+    if decoded.max_tokens == 0 and not decoded.echo:
+        raise invalid("max_tokens: 0 is only allowed with echo, which returns the prompt alone", "max_tokens")
     return decoded
 
 
@@ -230,55 +273,3 @@ def refuse_unsupported(struct: msgspec.Struct, neutral: dict[str, tuple[Any, ...
         only = f" other than {msgspec.json.encode(allowed[0]).decode()}" if allowed else ""
         message = f"{prefix}{name} is not supported yet with a value{only}"
         raise InflightError(ErrorKind.UNSUPPORTED, message, f"{prefix}{name}")
-
-
-def several(call: GenerationCall, count: int | None) -> list[GenerationCall]:
-    """As many answers to one prompt; the first is the one that would come alone."""
-    others = (
-        msgspec.structs.replace(
-            call,
-            request_id=f"{call.request_id}.{index}",
-            seed=(call.seed + index) % 2**64,
-            shares_prompt=True,
-        )
-        for index in range(1, count or 1)
-    )
-    return [call, *others]
-
-
-def generation_call(
-    body: Options,
-    prompt: str,
-    request_id: str,
-    tenant: str,
-    max_tokens: int,
-    defaults: SamplingDefaults,
-    **more: Any,
-) -> GenerationCall:
-    """What a body asks of the engine; where it is silent, as the checkpoint says."""
-    temperature = defaults.temperature if body.temperature is None else body.temperature
-    greedy = temperature < _GREEDY_BELOW
-    min_tokens = body.min_tokens or 0
-    if min_tokens > max_tokens:
-        raise invalid(f"min_tokens: {min_tokens} is more than the {max_tokens} allowed", "min_tokens")
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64
-    return GenerationCall(
-        request_id=request_id,
-        prompt=prompt,
-        tenant=tenant,
-        max_tokens=max_tokens,
-        seed=seed,
-        stop=stop,
-        temperature=1.0 if greedy else temperature,
-        top_k=1 if greedy else defaults.top_k if body.top_k is None else body.top_k,
-        top_p=defaults.top_p if body.top_p is None else body.top_p,
-        min_tokens=min_tokens,
-        repetition_penalty=body.repetition_penalty or defaults.repetition_penalty,  # it is never 0
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        ignore_eos=bool(body.ignore_eos),
-        logit_bias=body.logit_bias or None,
-        tier=_TIERS.get(body.service_tier),
-        **more,
-    )

@@ -8,8 +8,10 @@ from typing import Any
 from router.core.generation import GenerationCall
 from router.core.record import Record
 from router.http.exchange import Exchange
-from router.openai.bodies import CompletionBody, decode_completion, generation_call, several
+from router.openai.bodies import CompletionBody, decode_completion
+from router.openai.calls import generation_call, several
 from router.openai.dialects import CompletionDialect
+from router.openai.guides import demand_of
 from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
 from router.request.decoding import invalid
@@ -36,11 +38,16 @@ class Completions:
         model = self._models.find(body.model, record)
         asked = (body, record.request_id, tenant, model.defaults)
         calls = await aside.run(tenant, completion_calls, *asked) if is_large else completion_calls(*asked)
-        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        options = body.stream_options
         dialect = CompletionDialect(
-            record.request_id, model.name, include_usage=include_usage, service_tier=body.service_tier
+            record.request_id,
+            model.name,
+            include_usage=options is not None and bool(options.include_usage),
+            service_tier=body.service_tier,
         )
         job = TextJob(exchange, record, model, calls, dialect, bool(body.stream))
+        if options is not None and options.continuous_usage_stats:
+            dialect.running = job.choices
         await self._answers.answer(job, record, exchange.on_disconnect)
 
 
@@ -48,7 +55,9 @@ def completion_calls(
     body: CompletionBody, request_id: str, tenant: str, defaults: SamplingDefaults
 ) -> list[GenerationCall]:
     prompts = _prompts(body.prompt)
-    max_tokens = body.max_tokens or COMPLETION_TOKENS
+    is_scoring = body.max_tokens == 0
+    max_tokens = 1 if is_scoring else body.max_tokens or COMPLETION_TOKENS
+    demand = demand_of(body)
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     if len(prompts) * (body.n or 1) > MAX_PROMPTS:
         raise invalid(f"n: at most {MAX_PROMPTS} answers to all prompts together", "n")
@@ -63,7 +72,12 @@ def completion_calls(
             max_tokens,
             defaults,
             prompt_ids=prompt_ids,
+            add_special_tokens=body.add_special_tokens is not False,
+            guide=None if demand is None else (demand.kind, demand.text),
+            guide_field=None if demand is None else demand.field,
+            shows_special_tokens=True if body.skip_special_tokens is False else None,
             echo=bool(body.echo),
+            is_scoring=is_scoring,
             top_log_probs=body.logprobs,
         )
 

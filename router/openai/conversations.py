@@ -169,7 +169,9 @@ async def _markdown_pieces(
 
 def _section(item: Item) -> str:
     if item.makes is not None:
-        return f"## assistant calls {item.shown['name']}\n\n{_fenced(item.shown['arguments'])}"
+        return f"## assistant calls {item.shown['name']}\n\n{_fenced(item.called_with)}"
+    if item.is_thought:
+        return f"## assistant thinks\n\n{item.text}"
     if item.answers is not None:
         return f"## result\n\n{_fenced(item.text)}"
     return f"## {item.shown['role']}\n\n{item.text}"

@@ -12,14 +12,13 @@ from router.http import sse
 from router.openai.log_probs import chat_log_probs, completion_log_probs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from router.core.messages import ToolCall
     from router.openai.log_probs import Logged
     from router.request.choice import TokenLog
 
 _NO_DETAILS = {
-    "reasoning_tokens": 0,
     "audio_tokens": 0,
     "accepted_prediction_tokens": 0,
     "rejected_prediction_tokens": 0,
@@ -37,7 +36,10 @@ class Ended(Protocol):
     completion_tokens: int
     cached_tokens: int
     log: TokenLog | None
+    reasoning_tokens: int
 
+    @property
+    def thoughts(self) -> str: ...
     @property
     def tool_calls(self) -> Sequence[ToolCall]: ...
 
@@ -63,9 +65,13 @@ class Dialect:
         if service_tier is not None:  # the one that was asked for
             self._whole_head["service_tier"] = "default" if service_tier == "auto" else service_tier
         self._include_usage = include_usage
+        # Who is asked for the usage so far, where each chunk is to have it.
+        self.running: Callable[[], Sequence[Ended]] | None = None
         self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def text_event(self, index: int, text: str) -> bytes:
+        if self.running is not None:
+            return self._chunk(self._text_choice(index, text))
         before, after = self._frames.get(index) or self._frame(index)
         encoded = _encode(text)
         return b"%b%b%b" % (before, encoded if encoded.isascii() else sse.one_line(encoded), after)
@@ -73,6 +79,9 @@ class Dialect:
     def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
         """As `text_event`, with the log probabilities of the tokens whose text has left."""
         return self._chunk(self._with_log(self._text_choice(index, text), log))
+
+    def thought_event(self, index: int, text: str) -> bytes:
+        return self._chunk(_choice(index, delta={"reasoning_content": text}))
 
     def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
         """The choice's call of this number, whole."""
@@ -98,11 +107,9 @@ class Dialect:
         return msgspec.json.encode(value)
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:
-        return (
-            self._event(choices=[choice], usage=None)
-            if self._include_usage
-            else self._event(choices=[choice])
-        )
+        if not self._include_usage:
+            return self._event(choices=[choice])
+        return self._event(choices=[choice], usage=None if self.running is None else usage(self.running()))
 
     def _event(self, **more: Any) -> bytes:
         return sse.event({**self._whole_head, "object": self.chunk_object, **more})
@@ -150,6 +157,8 @@ class ChatDialect(Dialect):
 
     def _whole_choice(self, choice: Ended, text: str) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if choice.thoughts:
+            message["reasoning_content"] = choice.thoughts
         if choice.tool_calls:
             message["content"] = text.strip() or None
             message["tool_calls"] = [call.rendered() for call in choice.tool_calls]
@@ -181,8 +190,9 @@ def _choice(index: int, finish_reason: str | None = None, **content: Any) -> dic
 
 
 def usage(choices: Sequence[Ended]) -> dict[str, Any]:
-    prompt = completion = cached = 0
+    prompt = completion = cached = reasoning = 0
     for choice in choices:
+        reasoning += choice.reasoning_tokens
         prompt += choice.prompt_tokens
         completion += choice.completion_tokens
         cached += choice.cached_tokens
@@ -191,5 +201,5 @@ def usage(choices: Sequence[Ended]) -> dict[str, Any]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
-        "completion_tokens_details": _NO_DETAILS,
+        "completion_tokens_details": {"reasoning_tokens": reasoning, **_NO_DETAILS},
     }

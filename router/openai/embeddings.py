@@ -20,7 +20,9 @@ from router.core.embedding import (
     EmbeddingLimits,
     ServedEmbedder,
     TokenIds,
+    calls_of,
 )
+from router.core.generation import text_tokens
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
@@ -34,8 +36,6 @@ from router.routing.models import Registry
 
 MAX_INPUTS = 2048
 MAX_TOTAL_TOKENS = 300_000
-# Small enough for others to get in between, large enough for the calls of a long list to be few.
-ROWS_PER_CALL = 16
 _FLOAT_BYTES = 4
 _WANTED = "a string, a list of strings, a list of token ids, or a list of such lists"
 
@@ -50,6 +50,7 @@ class EmbeddingsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     input: str | list[Any]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
+    prompt_name: str | None = None  # of sentence-transformers; not OpenAI's
     user: str | None = None  # accepted, and without effect on the answer
 
 
@@ -101,7 +102,7 @@ class _Job(EmbeddingJob):
 
     def take(self, number: int, answer: EmbeddingAnswer) -> None:
         check_total(self.record.prompt_tokens)
-        self._rows[number] = render_rows(answer, number * ROWS_PER_CALL, self._format)
+        self._rows[number] = render_rows(answer, self.calls[number].first, self._format)
 
     async def deliver(self, permit: Permit) -> None:
         record = self.record
@@ -131,13 +132,16 @@ def embedding_calls(body: EmbeddingsBody, limits: EmbeddingLimits) -> list[Embed
         )
     first = body.input if isinstance(body.input, str) else next(iter(body.input), None)
     if isinstance(first, str):
-        texts = _texts(body.input)
+        texts = _prompted(_texts(body.input), body.prompt_name, limits)
         most = [min(limits.max_tokens, len(text.encode()) + SPECIAL_TOKENS) for text in texts]
-        return _split(texts, most, dimensions)
+        likely = [min(limits.max_tokens, text_tokens(text) + SPECIAL_TOKENS) for text in texts]
+        return _split(texts, likely, most, dimensions)
+    if body.prompt_name is not None:
+        raise _invalid("prompt_name: a prompt is put before texts; these are token ids", "prompt_name")
     ids = _ids(body.input, first, limits)
     counts = [min(limits.max_tokens, len(row) + SPECIAL_TOKENS) for row in ids]
     check_total(sum(counts))
-    return _split(ids, counts, dimensions)
+    return _split(ids, counts, counts, dimensions)
 
 
 def check_total(tokens: int) -> None:
@@ -172,6 +176,15 @@ def _texts(given: str | list[Any]) -> list[str]:
         where = "input" if isinstance(given, str) else f"input[{texts.index('')}]"
         raise _invalid(f"{where}: an empty string has no embedding; send at least one character", where)
     return texts
+
+
+def _prompted(texts: list[str], name: str | None, limits: EmbeddingLimits) -> list[str]:
+    """What the model's authors want texts to begin with; without a name, as they have it by default."""
+    if name is not None and name not in limits.prompts:
+        allowed = ", ".join(map(repr, limits.prompts)) or "none: this model has no prompts"
+        raise _invalid(f"prompt_name: there is no such prompt; allowed: {allowed}", "prompt_name")
+    prompt = limits.prompts.get(limits.default_prompt if name is None else name, "")
+    return [prompt + text for text in texts] if prompt else texts
 
 
 def _ids(given: Any, first: Any, limits: EmbeddingLimits) -> list[TokenIds]:
@@ -211,10 +224,13 @@ def _convert(values: Any, kind: type[Input]) -> Input:
         raise _invalid(message, path) from None
 
 
-def _split(inputs: list[Any], most_tokens: Sequence[int], dimensions: int) -> list[EmbeddingCall]:
-    starts = range(0, len(inputs), ROWS_PER_CALL)
-    cuts = [slice(start, start + ROWS_PER_CALL) for start in starts]
-    return [EmbeddingCall(inputs[cut], dimensions, sum(most_tokens[cut])) for cut in cuts]
+def _split(
+    inputs: list[Any], likely_tokens: Sequence[int], most_tokens: Sequence[int], dimensions: int
+) -> list[EmbeddingCall]:
+    return [
+        EmbeddingCall(inputs[cut], dimensions, sum(most_tokens[cut]), first=cut.start)
+        for cut in calls_of(likely_tokens)
+    ]
 
 
 def _as_base64(vector: bytes) -> bytes:

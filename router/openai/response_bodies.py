@@ -7,22 +7,26 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import InflightError
 from router.content.conversations.items import GivenItem
 from router.core.generation import MAX_NEW_TOKENS
 from router.core.messages import Message, Name
 from router.openai.bodies import (
     MAX_TOOLS,
     ChatBody,
+    Effort,
     Metadata,
-    NamedFunction,
-    NamedTool,
     ResponseFormat,
     Schema,
     ServiceTier,
-    Tool,
-    ToolFunction,
     refuse_unsupported,
+)
+from router.openai.response_tools import (
+    ChosenTool,
+    OfferedTool,
+    chat_choice,
+    chat_tools,
+    check_response_tools,
 )
 from router.request.decoding import decode, invalid
 from router.routing.models import ServedModel
@@ -51,22 +55,19 @@ class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 class TextConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None  # without effect
 
 
-class OfferedTool(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Only functions are known; a tool of another type is refused by it, whatever else it has."""
+class Reasoning(msgspec.Struct, frozen=True):
+    """`effort` is for templates that know it. With `summary`, thoughts come as their own summary."""
 
-    type: str
-    name: Name | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
-
-class ChosenTool(msgspec.Struct, frozen=True):
-    type: str
-    name: Name | None = None
+    @property
+    def is_summarized(self) -> bool:
+        return (self.summary or self.generate_summary) is not None
 
 
 class ConversationId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,6 +109,8 @@ class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
     prompt_cache_options: Any = None
+    client_metadata: Any = None
+    reasoning: Reasoning | None = None
     # Not honoured: refused unless they carry a value of NEUTRAL.
     access_programs: Any = None
     context_management: Any = None
@@ -115,7 +118,6 @@ class ResponseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_tool_calls: Any = None
     moderation: Any = None
     prompt: Any = None
-    reasoning: Any = None
 
     @property
     def conversation_id(self) -> str | None:
@@ -145,7 +147,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
-    "reasoning": ({}, {"effort": None}, {"effort": "none"}, {"effort": None, "summary": None}),
 }
 _decoder = msgspec.json.Decoder(ResponseBody)
 _counted = msgspec.json.Decoder(InputTokensBody)
@@ -170,7 +171,7 @@ def _checked(decoded: ResponseBody) -> ResponseBody:
     if decoded.previous_response_id is not None and decoded.conversation is not None:
         raise invalid("give either previous_response_id or conversation, not both", "previous_response_id")
     _check_format(decoded)
-    _check_tools(decoded)
+    check_response_tools(decoded.tools, decoded.tool_choice)
     return decoded
 
 
@@ -185,22 +186,8 @@ def _check_format(body: ResponseBody) -> None:
         )
 
 
-def _check_tools(body: ResponseBody) -> None:
-    for index, tool in enumerate(body.tools or ()):
-        if tool.type != "function":
-            raise _unsupported(f"tools[{index}].type: only functions are supported", f"tools[{index}].type")
-        if tool.name is None:
-            raise invalid(f"Missing required parameter: tools[{index}].name", f"tools[{index}].name")
-    chosen = body.tool_choice
-    if isinstance(chosen, ChosenTool) and (chosen.type != "function" or chosen.name is None):
-        raise _unsupported(
-            "tool_choice: expected none, auto, required or a function by its name", "tool_choice"
-        )
-
-
 def as_chat(body: ResponseBody, messages: list[Message]) -> ChatBody:
     """The chat completion that does the same."""
-    chosen = body.tool_choice
     return ChatBody(
         model=body.model,
         messages=messages,
@@ -209,8 +196,9 @@ def as_chat(body: ResponseBody, messages: list[Message]) -> ChatBody:
         top_p=body.top_p,
         stream=body.stream,
         response_format=_response_format(body),
-        tools=[_tool(tool) for tool in body.tools] if body.tools else None,
-        tool_choice=NamedTool(NamedFunction(chosen.name or "")) if isinstance(chosen, ChosenTool) else chosen,
+        tools=chat_tools(body.tools) if body.tools else None,
+        tool_choice=chat_choice(body.tool_choice),
+        reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
         parallel_tool_calls=body.parallel_tool_calls,
         logprobs=body.has_log or None,
         top_logprobs=body.top_logprobs if body.has_log else None,
@@ -227,15 +215,13 @@ def _response_format(body: ResponseBody) -> ResponseFormat | None:
     return ResponseFormat(asked.type, Schema(asked.name, asked.schema, asked.description, asked.strict))
 
 
-def _tool(tool: OfferedTool) -> Tool:
-    return Tool(ToolFunction(tool.name or "", tool.description, tool.parameters, tool.strict))
-
-
 def response_head(body: ResponseBody, response_id: str, created_s: int, model: ServedModel) -> dict[str, Any]:
     """What a response says of its request, from its first event to its last."""
     chosen = body.tool_choice
+    reasoning = body.reasoning or Reasoning()
     asked = None if body.text is None else body.text.format
     conversation_id = body.conversation_id
+    verbosity = None if body.text is None else body.text.verbosity
     return {
         "id": response_id,
         "object": "response",
@@ -249,11 +235,11 @@ def response_head(body: ResponseBody, response_id: str, created_s: int, model: S
         "model": model.name,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "service_tier": "default" if body.service_tier in (None, "auto") else body.service_tier,
         "store": body.store is not False,
         "temperature": model.defaults.temperature if body.temperature is None else body.temperature,
-        "text": {"format": asked or {"type": "text"}, "verbosity": "medium"},
+        "text": {"format": asked or {"type": "text"}, "verbosity": verbosity or "medium"},
         "tool_choice": chosen or "auto",
         "tools": body.tools or [],
         "top_logprobs": body.top_logprobs or 0,
@@ -263,5 +249,19 @@ def response_head(body: ResponseBody, response_id: str, created_s: int, model: S
     }
 
 
-def _unsupported(message: str, param: str) -> InflightError:
-    return InflightError(ErrorKind.UNSUPPORTED, message, param)
+# Where a chat has what a response has elsewhere.
+_FIELDS = {
+    "response_format": "text.format",
+    ".function.parameters": ".parameters",
+    ".custom.format": ".format",
+}
+
+
+def in_response_words(error: InflightError) -> InflightError:
+    """An error of the chat that does the same, which names fields of a chat."""
+    for chat, own in _FIELDS.items():
+        if error.param is not None and chat in error.param:
+            param = error.param.replace(chat, own)
+            message = error.message.replace(error.param, param)
+            return InflightError(error.kind, message, param, error.retry_after_s, error.code)
+    return error

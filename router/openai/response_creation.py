@@ -25,11 +25,17 @@ from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.bodies import ChatBody
-from router.openai.chat import chat_calls, chat_messages
+from router.openai.chat import chat_calls, chat_prompt, chat_reader
 from router.openai.held_exchange import HeldExchange
-from router.openai.response_bodies import InputTokensBody, ResponseBody, as_chat, response_head
+from router.openai.response_bodies import (
+    InputTokensBody,
+    ResponseBody,
+    as_chat,
+    in_response_words,
+    response_head,
+)
 from router.openai.response_dialect import ResponsesDialect
-from router.openai.tools import described, offered, reader_for
+from router.openai.response_tools import namespaces
 from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
 from router.request.errors import respond_json
@@ -61,16 +67,14 @@ class Asked:
 
     def dialect(self, request_id: str) -> ResponsesDialect:
         head = response_head(self.body, self.id, int(self.created_s), self.model)
-        return ResponsesDialect(request_id, self.model.name, head, bool(self.body.background))
+        known = namespaces(self.body.tools) if self.body.tools else None
+        return ResponsesDialect(request_id, self.model.name, head, bool(self.body.background), known)
 
     def chat(self, items: Sequence[Item]) -> ChatBody:
         return as_chat(self.body, as_messages(items, self.body.instructions))
 
     def prompt(self, items: Sequence[Item]) -> str:
-        chat = self.chat(items)
-        knows_tools = self.template.knows_tools
-        messages = chat_messages(chat, knows_tools)
-        return self.template.render(messages, described(offered(chat)) if knows_tools else None)
+        return chat_prompt(self.chat(items), self.template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +197,18 @@ class ResponseCreation:
     async def _generate(self, answered: Answered, record: Record, asked: Asked) -> None:
         chat = asked.chat(answered.cut.shown)
         model = asked.model
-        calls = chat_calls(chat, answered.cut.prompt, record.request_id, record.tenant, model.defaults)
         exchange, dialect = answered.exchange, answered.dialect
+        prompt, template = answered.cut.prompt, asked.template
         try:
-            job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader_for(chat))
+            calls = chat_calls(chat, prompt, record.request_id, record.tenant, model.defaults, template)
+            reader = chat_reader(chat, calls[0], template)
+            job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader)
             await self._answers.answer(job, record, exchange.on_disconnect)
         except InflightError as error:
+            told = in_response_words(error)
             if exchange.started:
-                exchange.end_behind(dialect.failure_event(error))
-            raise
+                exchange.end_behind(dialect.failure_event(told))
+            raise told from None
 
     async def _finish(self, exchange: Exchange, record: Record, asked: Asked, answered: Answered) -> None:
         """Stores, then tells of the end: whoever has read it can build on it at once."""

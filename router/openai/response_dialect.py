@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.items import Item, call_item, message_item, new_id, text_part
+from router.content.conversations.items import (
+    Item,
+    call_item,
+    message_item,
+    new_id,
+    reasoning_item,
+    text_part,
+)
 from router.core.messages import ToolCall
 from router.http import sse
 from router.openai.dialects import Dialect, Ended
@@ -29,9 +36,20 @@ class ResponsesDialect(Dialect):
     White space is held back while no message is open: before a call it is nothing, before text it is text.
     """
 
-    def __init__(self, request_id: str, model: str, head: dict[str, Any], is_announced: bool = False) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        model: str,
+        head: dict[str, Any],
+        is_announced: bool = False,
+        namespaces: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
         super().__init__(request_id, model)
         self.output: list[Item] = []
+        self._namespaces = namespaces or {}
+        self._is_summary = (head.get("reasoning") or {}).get("summary") is not None
+        self._thought_id = ""
+        self._thoughts: list[str] = []
         self._head = head
         # The events before the first text, in the order of their numbers; the first so many were told before.
         self._before = (*_ANNOUNCEMENT, _BEGIN[-1]) if is_announced else _BEGIN
@@ -62,14 +80,19 @@ class ResponsesDialect(Dialect):
             for number in range(start, end)
         )
 
+    def thought_event(self, index: int, text: str) -> bytes:
+        before = b"" if self._thought_id else self._begin_thought()
+        self._thoughts.append(text)
+        return before + self._next(f"{self._thought_kind}.delta", **self._thought_place, delta=text)
+
     def text_event(self, index: int, text: str) -> bytes:
-        before = b""
+        before = self._end_thought("completed")
         if not self._message_id:
             self._blank += text
             if not self._blank.strip():
-                return b""
+                return before
             text, self._blank = self._blank, ""
-            before = self._begin_message()
+            before += self._begin_message()
         return before + self._delta(text)
 
     def logged_event(self, index: int, text: str, log: TokenLog) -> bytes:
@@ -77,28 +100,39 @@ class ResponsesDialect(Dialect):
         return self.text_event(index, text)
 
     def call_event(self, index: int, number: int, call: ToolCall) -> bytes:
-        before = self._end_message("completed") if self._message_id else b""
+        before = self._end_thought("completed")
+        before += self._end_message("completed") if self._message_id else b""
         self._blank, self._log = "", []
-        item = call_item(call.id, call.name, call.arguments)
+        item = self._call(call)
+        kind, field = (
+            ("custom_tool_call_input", "input")
+            if call.is_custom
+            else ("function_call_arguments", "arguments")
+        )
         place = {"item_id": item.id, "output_index": len(self.output)}
-        begun = {**item.shown, "status": "in_progress", "arguments": ""}
+        begun = {**item.shown, "status": "in_progress", field: ""}
+        whole = {field: call.arguments} if call.is_custom else {"name": call.name, field: call.arguments}
         self.output.append(item)
         return b"".join(
             [
                 before,
                 self._next("output_item.added", output_index=place["output_index"], item=begun),
-                self._next("function_call_arguments.delta", **place, delta=call.arguments),
-                self._next("function_call_arguments.done", **place, name=call.name, arguments=call.arguments),
+                self._next(f"{kind}.delta", **place, delta=call.arguments),
+                self._next(f"{kind}.done", **place, **whole),
                 self._next("output_item.done", output_index=place["output_index"], item=item.shown),
             ]
         )
 
+    def _call(self, call: ToolCall) -> Item:
+        namespace, name = self._namespaces.get(call.name, (None, call.name))
+        return call_item(call.id, name, call.arguments, namespace, call.is_custom)
+
     def closing(self, choices: Sequence[Ended]) -> bytes:
         self._ended = choices[0]
         self._log += _entries(choices[0].log)
-        before = b""
+        before = self._end_thought(self._status)
         if not self._message_id and not self.output:
-            before = self._begin_message()
+            before += self._begin_message()
             if self._blank:
                 before += self._delta(self._blank)
         return before + (self._end_message(self._status) if self._message_id else b"")
@@ -107,12 +141,14 @@ class ResponsesDialect(Dialect):
         """Nothing yet: `response` has it."""
         self._ended = choices[0]
         self._log = _entries(choices[0].log)
-        calls, text = choices[0].tool_calls, texts[0]
+        calls, text, thoughts = choices[0].tool_calls, texts[0], choices[0].thoughts
+        if thoughts:
+            self.output.append(self._thought(thoughts, self._status if not text else "completed"))
         if calls:
             text = text.strip()
-        if text or not calls:
+        if text or not (calls or thoughts):
             self.output.append(self._message(text, self._status))
-        self.output += [call_item(call.id, call.name, call.arguments) for call in calls]
+        self.output += [self._call(call) for call in calls]
         return b""
 
     def response(self) -> dict[str, Any]:
@@ -151,6 +187,48 @@ class ResponsesDialect(Dialect):
             "output": [item.shown for item in self.output] if has_ended else [],
             "usage": None if ended is None else _usage(ended),
         }
+
+    @property
+    def _thought_kind(self) -> str:
+        return "reasoning_summary_text" if self._is_summary else "reasoning_text"
+
+    @property
+    def _thought_place(self) -> dict[str, Any]:
+        which = "summary_index" if self._is_summary else "content_index"
+        return {"item_id": self._thought_id, "output_index": len(self.output), which: 0}
+
+    @property
+    def _thought_part(self) -> str:
+        return "reasoning_summary_part" if self._is_summary else "content_part"
+
+    def _begin_thought(self) -> bytes:
+        self._thought_id, self._thoughts = new_id("rs"), []
+        begun = {**reasoning_item("", self._is_summary, self._thought_id).shown, "status": "in_progress"}
+        [part] = begun["summary"] or begun["content"]
+        begun |= {"summary": [], "content": []}
+        return self._next("output_item.added", output_index=len(self.output), item=begun) + self._next(
+            f"{self._thought_part}.added", **self._thought_place, part=part
+        )
+
+    def _end_thought(self, status: str) -> bytes:
+        if not self._thought_id:
+            return b""
+        item = self._thought("".join(self._thoughts), status)
+        [part] = item.shown["summary"] or item.shown["content"]
+        place, self._thought_id = self._thought_place, ""
+        self.output.append(item)
+        return b"".join(
+            [
+                self._next(f"{self._thought_kind}.done", **place, text=item.text),
+                self._next(f"{self._thought_part}.done", **place, part=part),
+                self._next("output_item.done", output_index=place["output_index"], item=item.shown),
+            ]
+        )
+
+    def _thought(self, text: str, status: str) -> Item:
+        item = reasoning_item(text, self._is_summary, self._thought_id or None)
+        item.shown["status"] = status
+        return item
 
     def _begin_message(self) -> bytes:
         self._message_id, self._texts, self._told = new_id("msg"), [], 0
@@ -213,6 +291,6 @@ def _usage(ended: Ended) -> dict[str, Any]:
         "input_tokens": ended.prompt_tokens,
         "input_tokens_details": {"cached_tokens": ended.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": ended.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": ended.reasoning_tokens},
         "total_tokens": ended.prompt_tokens + ended.completion_tokens,
     }

@@ -11,9 +11,9 @@ from msgspec import Meta
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import LITERAL_MARK
 from router.core.messages import Message
-from router.openai.bodies import MAX_TOOLS, ChatBody, Tool, refuse_unsupported
-from router.openai.chat import chat_messages
-from router.openai.tools import described, offered
+from router.openai.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
+from router.openai.chat import chat_prompt
+from router.openai.tool_bodies import Tool, check_tools
 from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
@@ -45,19 +45,16 @@ class TokenizeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=32)] | None = None
     # Not honoured: refused unless they carry a value of _NEUTRAL.
-    add_generation_prompt: Any = None
-    continue_final_message: Any = None
     chat_template: Any = None
-    chat_template_kwargs: Any = None
     mm_processor_kwargs: Any = None
 
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "mm_processor_kwargs": ({},),
 }
 
@@ -143,13 +140,16 @@ class Tokenization:
         template = model.template
         if template is None:
             raise invalid(f"The model '{model.name}' has no chat template; send a prompt", "messages")
-        chat = ChatBody(model=model.name, messages=body.messages, tools=body.tools)
-
-        def render() -> str:
-            tools = described(offered(chat)) if template.knows_tools and chat.tools else None
-            return template.render(chat_messages(chat, template.knows_tools), tools)
-
-        text = await self._answers.aside.run(record.tenant, render)
+        check_tools(body.tools, None)
+        chat = ChatBody(
+            model=model.name,
+            messages=body.messages,
+            tools=body.tools,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            chat_template_kwargs=body.chat_template_kwargs,
+        )
+        text = await self._answers.aside.run(record.tenant, chat_prompt, chat, template)
         if LITERAL_MARK in text:
             message = "messages: where they name special tokens, only the engine knows the tokens"
             raise InflightError(ErrorKind.UNSUPPORTED, message, "messages")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _GAPS = 16
 
 
-class CallReader(Protocol):
-    """Finds tool calls in the text of one answer, and takes them out of it."""
+class AnswerReader(Protocol):
+    """Finds thoughts and tool calls in the text of one answer, and takes them out of it."""
 
     @property
     def calls(self) -> Sequence[ToolCall]: ...
@@ -32,8 +32,15 @@ class CallReader(Protocol):
     def held(self) -> int:
         """How many characters it holds back."""
 
+    @property
+    def is_thinking(self) -> bool:
+        """Whether what comes next is part of a thought."""
+
     def feed(self, text: str) -> str: ...
     def flush(self) -> str: ...
+    def take_thoughts(self) -> str:
+        """Those that were not taken yet."""
+
     def drop(self, first: int) -> None:
         """Calls from this one on are not told."""
 
@@ -47,13 +54,16 @@ class Choice:
         call: GenerationCall,
         generation: Generation,
         permit: Permit,
-        tools: CallReader | None = None,
+        reader: AnswerReader | None = None,
         guard: StreamGuard | None = None,
         keeps: bool = False,
+        thought_guard: StreamGuard | None = None,
     ) -> None:
         self.index = index
         self.finish_reason = ""
-        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = self.reasoning_tokens = 0
+        self._thoughts: list[str] = []
+        self._new_thoughts: list[str] = []
         self.log = None if call.top_log_probs is None else TokenLog()
         self.generation = generation
         self._heard: list[str] | None = [] if keeps else None
@@ -64,9 +74,12 @@ class Choice:
         self._echo_to_come = call.echo and call.engine_echoes
         self._echo = call.prompt if call.echo and not self._echo_to_come else ""
         self._shares_prompt = call.shares_prompt
-        self._tools = tools
-        self.has_tools = tools is not None
+        self._reader = reader
+        self.is_read = reader is not None
+        self._is_scoring = call.is_scoring
+        self._guide_field = call.guide_field
         self._guard = guard
+        self._thought_guard = thought_guard
         if guard is not None:
             self._echo = guard.feed(self._echo)  # what is forbidden may begin in the prompt
         self._told_calls = self._judged_calls = 0
@@ -75,13 +88,31 @@ class Choice:
         self._is_opening = index == 0 and permit.record.rollout[0] is not None
         # Whether text leaves as it comes: nothing reads, holds back or keeps it.
         self._is_plain = not (
-            self._scanner or tools or guard or keeps or self.log or self._is_opening or self._echo_to_come
+            self._scanner
+            or reader
+            or guard
+            or keeps
+            or self.log
+            or self._is_opening
+            or self._echo_to_come
+            or call.is_scoring
         )
 
     @property
     def tool_calls(self) -> Sequence[ToolCall]:
         """Those that were whole in the text so far."""
-        return () if self._tools is None else self._tools.calls
+        return () if self._reader is None else self._reader.calls
+
+    @property
+    def thoughts(self) -> str:
+        """All that left so far."""
+        return "".join([*self._thoughts, *self._new_thoughts])
+
+    def take_thoughts(self) -> str:
+        """Those that were not taken yet."""
+        new, self._new_thoughts = self._new_thoughts, []
+        self._thoughts += new
+        return "".join(new)
 
     @property
     def stopped_by(self) -> str | None:
@@ -109,7 +140,7 @@ class Choice:
         except InflightError as error:
             permit.model_failed(error)
             if permit.cut_by is None:
-                raise in_api_words(error) from None
+                raise in_api_words(error, self._guide_field) from None
         finally:
             if self._gaps:
                 self._meter.gaps(self._gaps)
@@ -144,6 +175,8 @@ class Choice:
         record.completion_tokens += count
         if self._is_plain and delta.finish is None:
             return delta.text or None
+        if self._reader is not None and self._reader.is_thinking:
+            self.reasoning_tokens += count
         return self._leave(self._filtered(delta), is_first=False)
 
     def _take_first(self, delta: Delta, now_s: float) -> str | None:
@@ -159,14 +192,16 @@ class Choice:
             self.cached_tokens = min(delta.cached_tokens, delta.prompt_tokens)
             record.prompt_tokens += delta.prompt_tokens
             record.cached_tokens += self.cached_tokens
-        if not self._echo_to_come:  # else these are the prompt's tokens, not the answer's
+        if not (self._echo_to_come or self._is_scoring):  # else these are not the answer's
             self.completion_tokens += delta.completion_tokens
             record.completion_tokens += delta.completion_tokens
+            if self._reader is not None and self._reader.is_thinking:
+                self.reasoning_tokens += delta.completion_tokens
         return self._leave(self._echo + self._filtered(delta), is_first=True)
 
     def _leave(self, text: str, is_first: bool) -> str | None:
         told, self._told_calls = self._told_calls, len(self.tool_calls)
-        if not (text or is_first or told < self._told_calls):
+        if not (text or is_first or told < self._told_calls or self._new_thoughts):
             return None
         if self._heard is not None:
             self._heard.append(text)
@@ -184,47 +219,63 @@ class Choice:
         if delta.steps and self.index == 0 and record.trace is not None:
             record.trace.steps = delta.steps
         text = uncut = self._before_stop(delta)
-        if self._tools is not None:
-            text = self._without_calls(text, self._tools)
+        if self._reader is not None:
+            text = self._read(text, self._reader)
         if self._guard is not None:
             text = self._guarded(text, self._guard)
         if self.log is not None:
             self.log.add(delta.tokens)
-            self.log.let(len(uncut), 0 if self._tools is None else self._tools.held)
+            self.log.let(len(uncut), 0 if self._reader is None else self._reader.held)
         return text
 
     def _guarded(self, text: str, guard: StreamGuard) -> str:
         """Judges what the client sees: the text without the calls that stood in it, and each call."""
         text = guard.feed(text)
-        if self._tools is not None:
-            self._judge_calls(self._tools, guard)
+        if self._reader is not None:
+            self._judge_calls(self._reader, guard)
         if self.finish_reason:
             text += guard.flush()
-        if guard.tripped:
+        if guard.tripped or (self._thought_guard is not None and self._thought_guard.tripped):
             self._end("content_filter")
             self.generation.stop()
         return text
 
-    def _judge_calls(self, tools: CallReader, guard: StreamGuard) -> None:
-        while self._judged_calls < len(tools.calls):
-            if not guard.admits(tools.calls[self._judged_calls].read_out):
-                tools.drop(self._judged_calls)
+    def _judge_calls(self, reader: AnswerReader, guard: StreamGuard) -> None:
+        while self._judged_calls < len(reader.calls):
+            if not guard.admits(reader.calls[self._judged_calls].read_out):
+                reader.drop(self._judged_calls)
                 return
             self._judged_calls += 1
 
-    def _without_calls(self, text: str, tools: CallReader) -> str:
-        text = tools.feed(text)
+    def _read(self, text: str, reader: AnswerReader) -> str:
+        """What of it is said; thoughts and calls are noted."""
+        text = reader.feed(text)
         if self.finish_reason:
-            text += tools.flush()
-            if tools.calls and self.finish_reason == "stop":
+            text += reader.flush()
+            if reader.calls and self.finish_reason == "stop":
                 self._end("tool_calls")
+        thoughts = reader.take_thoughts()
+        if (guard := self._thought_guard) is not None:
+            thoughts = guard.feed(thoughts)
+            # What is said ends a thought, which is then judged as a whole.
+            thoughts += guard.flush() if not reader.is_thinking or self.finish_reason else ""
+            text = "" if guard.tripped else text
+        if thoughts:
+            self._new_thoughts.append(thoughts)
         return text
 
     def _before_stop(self, delta: Delta) -> str:
         text = delta.text
         if self._echo_to_come and delta.finish is None:
             self._echo_to_come = False
+            if self._is_scoring:
+                self._end("length")
+                self.generation.stop()
             return text
+        if self._is_scoring:  # the prompt is known without the engine
+            self._end("length")
+            self.generation.stop()
+            return ""
         if self._scanner is not None:
             text = self._scanner.feed(text)
             if self._scanner.stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -27,7 +28,28 @@ def decode(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
-        raise unreadable(error, decoder.type) from None
+        return decode_again(decoder, body, error)
+
+
+def decode_again(decoder: msgspec.json.Decoder[Value], body: bytes, error: Exception) -> Value:
+    """What some programs write and everybody understands: a byte order mark, and 96.0 where 96 is meant."""
+    if body.startswith(BOM_UTF8):
+        return decode(decoder, body[len(BOM_UTF8) :])
+    problem = error
+    if isinstance(error, msgspec.ValidationError) and "got `float`" in str(error):
+        try:
+            return msgspec.convert(_whole(msgspec.json.decode(body)), decoder.type)
+        except UNREADABLE as second:
+            problem = second
+    raise unreadable(problem, decoder.type) from None
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list) else value
 
 
 def decode_small(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
@@ -76,16 +98,17 @@ def explain(problem: str, kind: Any = None) -> InflightError:
     path = where.rpartition("$")[2].rstrip("`").lstrip(".")
     if what.startswith("Object contains unknown field"):
         field = ".".join(filter(None, [path, what.split("`")[1]]))
-        return invalid(f"Unrecognized request argument supplied: {field}", field)
+        return invalid(f"Unrecognized request argument supplied: {field}", field, "unknown_parameter")
     if what.startswith("Object missing required field"):
         field = ".".join(filter(None, [path, what.split("`")[1]]))
-        return invalid(f"Missing required parameter: {field}", field)
+        return invalid(f"Missing required parameter: {field}", field, "missing_required_parameter")
+    code = "invalid_type" if ", got `" in what else "invalid_value"
     what = what[0].lower() + what[1:]
     if what.startswith("invalid enum value") and (allowed := _choices(kind, path)):
         what = f"{what}; allowed: {', '.join(allowed)}"
     if where.startswith("key`"):
         what = f"a key: {what}"
-    return invalid(f"{path}: {what}" if path else f"the body: {what}", path or None)
+    return invalid(f"{path}: {what}" if path else f"the body: {what}", path or None, code)
 
 
 def _choices(kind: Any, path: str) -> list[str]:
@@ -97,5 +120,5 @@ def _choices(kind: Any, path: str) -> list[str]:
     return [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
 
 
-def invalid(message: str, param: str | None = None) -> InflightError:
-    return InflightError(ErrorKind.INVALID_REQUEST, message, param)
+def invalid(message: str, param: str | None = None, code: str | None = None) -> InflightError:
+    return InflightError(ErrorKind.INVALID_REQUEST, message, param, code=code)

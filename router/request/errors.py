@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +24,8 @@ _CODES = {
     ErrorKind.INTERNAL: "internal_error",
 }
 _JSON = ("content-type", "application/json")
+# Where the prompt is, in the bodies of these.
+_PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}
 
 
 class HttpError(Exception):
@@ -52,6 +56,8 @@ def render_error(
 ) -> tuple[int, bytes, list[tuple[str, str]]]:
     """Status, body and headers of an answer; the record has the error from then on."""
     problem, headers = _told(error, record.request_id)
+    if problem.param is None and problem.code == ErrorKind.CONTEXT_LENGTH_EXCEEDED.label:
+        problem = replace(problem, param=_PROMPT_FIELDS.get(record.route))
     record.error = error.kind.label if isinstance(error, InflightError) else str(problem.status)
     body = shape.body(problem, record.request_id)
     return shape.status(problem), body, [_JSON, *record.headers(), *headers]
@@ -73,7 +79,7 @@ def _told(error: Exception, request_id: str) -> tuple[Problem, tuple[tuple[str, 
         headers = (("retry-after", str(random.randint(1, 3))),)
     elif status == 401:
         headers = (("www-authenticate", "Bearer"),)
-    code = _CODES.get(error.kind, error.kind.label)
+    code = error.code or _CODES.get(error.kind, error.kind.label)
     return Problem(status, error.message, code, error.param), headers
 
 
@@ -87,14 +93,32 @@ def respond_encoded(exchange: Exchange, record: Record, body: bytes, status: int
 
 # What an error of the engine says in the contract's words -> in the caller's, and the field at fault.
 _API_WORDS = {
-    "guided_decoding_guide": ("response_format", "response_format"),
     "the prompt holds token id": ("prompt: there is no token", "prompt"),
     "embedding_bias holds token id": ("logit_bias: there is no token", "logit_bias"),
 }
+_GUIDE = "guided_decoding_guide"
+_TOO_LONG = re.compile(r"the prompt has (\d+) tokens; prompt and answer together may have at most (\d+)")
 
 
-def in_api_words(error: InflightError) -> InflightError:
-    for words, (replacement, field) in _API_WORDS.items():
-        if error.kind.is_callers_fault and words in error.message:
-            return InflightError(error.kind, error.message.replace(words, replacement), field)
+def in_api_words(error: InflightError, guide_field: str | None = None) -> InflightError:
+    """`guide_field` is where the caller wrote what the engine knows as a guide."""
+    if not error.kind.is_callers_fault:
+        return error
+    if found := _TOO_LONG.search(error.message):
+        return too_long(int(found[2]), int(found[1]))
+    words = {_GUIDE: (guide_field, guide_field), **_API_WORDS} if guide_field else _API_WORDS
+    for said, (replacement, field) in words.items():
+        if said in error.message:
+            return InflightError(error.kind, error.message.replace(said, replacement), field)
     return error
+
+
+def too_long(context_tokens: int, prompt_tokens: int, is_least: bool = False) -> InflightError:
+    """In OpenAI's words, by which clients know that less would fit."""
+    requested = f"{prompt_tokens} tokens{' or more' if is_least else ''}"
+    message = (
+        f"This model's maximum context length is {context_tokens} tokens. However, you requested "
+        f"{requested} (in the prompt; none are left for the answer). "
+        "Please reduce the length of the prompt."
+    )
+    return InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message)

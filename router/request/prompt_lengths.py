@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from python_backend.wire.errors import ErrorKind, InflightError
+from router.request.errors import too_long
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,5 +30,4 @@ class PromptLengths:
             if len(prompt) <= _COUNTED_FROM * context:
                 continue
             if await self._tokenizers.exceeds(tenant, served.name, prompt, context + _SLACK_TOKENS):
-                message = f"the prompt has too many tokens; with its answer it may have at most {context}"
-                raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message)
+                raise too_long(context, context + _SLACK_TOKENS, is_least=True)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from router.core.generation import Delta, Generation, GenerationCall
     from router.core.stages import EngineTimes
-    from router.request.choice import CallReader
+    from router.request.choice import AnswerReader
 
 
 async def text_of(
-    call: GenerationCall, generation: Generation, tools: CallReader | None
+    call: GenerationCall, generation: Generation, tools: AnswerReader | None
 ) -> tuple[str, AnswerTimes | None]:
     """All of an answer as the client would have seen it, calls of tools below it."""
     scanner = StopScanner(call.stop) if call.stop else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from router.core.messages import ToolCall
     from router.core.record import Record
     from router.http.exchange import Exchange, Headers
-    from router.request.choice import CallReader, TokenLog
+    from router.request.choice import AnswerReader, TokenLog
     from router.request.permit import Permit, Stoppable
     from router.routing.models import Served
     from router.safety.guard import Safety
@@ -54,6 +54,7 @@ class Dialect(Protocol):
     def opening(self, choices: int) -> bytes: ...
     def text_event(self, index: int, text: str) -> bytes: ...
     def logged_event(self, index: int, text: str, log: TokenLog) -> bytes: ...
+    def thought_event(self, index: int, text: str) -> bytes: ...
     def call_event(self, index: int, number: int, call: ToolCall) -> bytes: ...
     def closing(self, choices: Sequence[Choice]) -> bytes: ...
 
@@ -90,7 +91,7 @@ class TextJob:
         calls: Sequence[GenerationCall],
         dialect: Dialect,
         stream: bool,
-        new_reader: Callable[[], CallReader] | None = None,
+        new_reader: Callable[[], AnswerReader] | None = None,
     ) -> None:
         if not record.is_tier_given:
             record.tier = Tier.STANDARD if calls[0].tier is None else tier_named(calls[0].tier)
@@ -111,6 +112,10 @@ class TextJob:
         self._alive: asyncio.TimerHandle | None = None
         self._told_calls: dict[int, int] = {}
 
+    def choices(self) -> Sequence[Choice]:
+        """Those that run, or have ended."""
+        return self._choices
+
     async def check(self, safety: Safety) -> None:
         self._safety = safety
         await safety.admit_calls(self.served.name, self._calls)
@@ -128,9 +133,14 @@ class TextJob:
         for index, call in enumerate(calls):
             generation = self.served.pipeline.generate(call)
             permit.attach(generation)
-            tools = None if self._new_reader is None else self._new_reader()
-            guard = None if self._safety is None else self._safety.guard(self.served.name)
-            self._choices.append(Choice(index, call, generation, permit, tools, guard, self._keeps))
+            reader = None if self._new_reader is None else self._new_reader()
+            guard = thought_guard = None
+            if self._safety is not None:
+                guard = self._safety.guard(self.served.name)
+                thought_guard = None if reader is None else self._safety.guard(self.served.name)
+            self._choices.append(
+                Choice(index, call, generation, permit, reader, guard, self._keeps, thought_guard)
+            )
         tell: Callable[[Choice, str], Awaitable[None] | None] = self._send
         if self._streams:
             self._exchange.set_patience(lambda: patience_with(record, time.monotonic()))
@@ -158,15 +168,15 @@ class TextJob:
 
     def _send(self, choice: Choice, piece: str) -> Awaitable[None] | None:
         """One piece as an event; an answer to be awaited where the client is slow to read."""
-        dialect = self._dialect
+        dialect, data = self._dialect, b""
         self._pieces += 1
-        if not piece:
-            data = b""
-        elif choice.log is None:
-            data = dialect.text_event(choice.index, piece)
-        else:
-            data = dialect.logged_event(choice.index, piece, choice.log)
-        if choice.has_tools:
+        if choice.is_read and (thoughts := choice.take_thoughts()):
+            data = dialect.thought_event(choice.index, thoughts)
+        if piece and choice.log is None:
+            data += dialect.text_event(choice.index, piece)
+        elif piece and choice.log is not None:
+            data += dialect.logged_event(choice.index, piece, choice.log)
+        if choice.is_read:
             data += self._new_calls(choice)
         if not self._is_begun:  # not earlier: until the first token an error can still have a status
             self._is_begun = True

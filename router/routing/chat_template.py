@@ -14,6 +14,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.call_formats import format_of
 from router.core.generation import LITERAL_MARK, unmarked
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class TokenizerFile(msgspec.Struct, frozen=True):
 
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# What the router itself says to a template.
+_OWN = ("messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize")
 _DICT_NAMES = frozenset(dir(dict))
 _NO_TOKENIZER = TokenizerFile()
 
@@ -74,27 +77,62 @@ class ChatTemplate:
         self._template.globals = dict(self._template.globals)
         self._special_tokens = dict(special_tokens or {})
         self._literal = LiteralContent.of(tokenizer, self._special_tokens.values(), source)
+        self._source = source
+        self._own = frozenset({*self._special_tokens, *_OWN, *self._template.globals})
         self.knows_tools = "tools" in source
+        self.call_format = format_of(source)
+        self.thinks = "</think>" in source
+
+    def knows(self, name: str) -> bool:
+        """Whether it has a use for a variable of this name."""
+        return name in self._source
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        begins_answer: bool = True,
+        continues: bool = False,
     ) -> str:
-        """The prompt up to where the assistant's answer begins; what only looks like control is marked."""
+        """The prompt up to where the assistant's answer begins; what only looks like control is marked.
+
+        `variables` are what a caller says to the template itself. With `continues` the prompt ends within
+        the last message.
+        """
+        given = variables or {}
+        for name in given:
+            if name in self._own or not name.isidentifier():
+                text = f"chat_template_kwargs: {name} is not the caller's to set"
+                raise InflightError(ErrorKind.INVALID_REQUEST, text, "chat_template_kwargs")
         if self._literal is not None:
             messages, tools = self._literal.mark(messages, tools)
         try:
-            return self._template.render(
+            if self._literal is not None:
+                given = {name: self._literal.marked(value) for name, value in given.items()}
+            prompt: str = self._template.render(
+                **given,
                 messages=messages,
-                add_generation_prompt=True,
+                add_generation_prompt=begins_answer,
                 tools=tools or None,
                 documents=None,
                 **self._special_tokens,
             )
+            return _up_to(prompt, messages[-1]["content"]) if continues else prompt
         except Exception as error:
             # Templates refuse by raising, and stumble over roles and contents their author did not expect.
             why, _ = unmarked(str(error))
             message = f"the model's chat template does not accept these messages: {why}"
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "messages") from error
+
+
+def _up_to(prompt: str, last: str) -> str:
+    """The prompt as far as the end of its last message's text, which templates may have stripped."""
+    for text in (last, last.rstrip(), last.strip()):
+        if (start := prompt.rfind(text)) >= 0:
+            return prompt[: start + len(text)]
+    raise ValueError("its last message cannot be continued")
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -210,22 +248,23 @@ class LiteralContent:
                 messages = [self._marked_message(each) for each in messages]
                 break
         if tools and (folded or search(json.dumps(tools, ensure_ascii=False))):
-            tools = self._marked(tools)
+            tools = self.marked(tools)
         return messages, tools
 
     def _marked_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        marked: dict[str, Any] = self._marked(dict(message))
+        marked: dict[str, Any] = self.marked(dict(message))
         content = message.get("content")
         if message.get("role") == "assistant" and isinstance(content, str):
             marked["content"] = self._marked_text(content, self._special_starts)
         return marked
 
-    def _marked(self, value: Any) -> Any:
+    def marked(self, value: Any) -> Any:
+        """The same with every text in it marked."""
         if isinstance(value, str):
             return self._marked_text(value, self._starts)
         if isinstance(value, dict):
-            return {self._marked(name): self._marked(each) for name, each in value.items()}
-        return [self._marked(each) for each in value] if isinstance(value, list) else value
+            return {self.marked(name): self.marked(each) for name, each in value.items()}
+        return [self.marked(each) for each in value] if isinstance(value, list) else value
 
     def _marked_text(self, text: str, starts: re.Pattern[str] | None) -> str:
         marked = text if starts is None else starts.sub(rf"\g<0>{LITERAL_MARK}", text)

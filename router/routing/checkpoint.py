@@ -6,12 +6,19 @@ import json
 import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from router.core.embedding import EmbeddingLimits
 
 log = logging.getLogger(__name__)
 
 _ALLOWED = {"temperature": (0, 2), "top_p": (0, 1), "top_k": (0, 1_000_000), "repetition_penalty": (0.01, 10)}
+_CLASSIFIER = "ForSequenceClassification"
+# Of embedders and of rerankers: where the longest text is told.
+_MAX_TOKENS = (
+    ("sentence_bert_config.json", "max_seq_length"),
+    ("tokenizer_config.json", "model_max_length"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +65,36 @@ def load_sampling_defaults(checkpoint_dir: Path) -> SamplingDefaults:
 
 
 def load_limits(checkpoint_dir: Path) -> EmbeddingLimits:
-    """From the files that the model itself reads; for the router's start."""
-    config = json.loads((checkpoint_dir / "config.json").read_text(encoding="utf-8"))
-    sentences = checkpoint_dir / "sentence_bert_config.json"
-    chosen = json.loads(sentences.read_text(encoding="utf-8")) if sentences.is_file() else {}
+    """From the files that the model itself reads, and has refused where they make no sense."""
+    config = _read(checkpoint_dir / "config.json")
+    is_reranker = any(str(each).endswith(_CLASSIFIER) for each in config.get("architectures") or ())
+    file, key = _MAX_TOKENS[is_reranker]
+    positions, chosen = _positions(config), _read_if_there(checkpoint_dir / file).get(key)
+    prompts = {} if is_reranker else _read_if_there(checkpoint_dir / "config_sentence_transformers.json")
     return EmbeddingLimits(
-        dimensions=config["hidden_size"],
+        dimensions=1 if is_reranker else config.get("hidden_size") or config["n_embd"],
         vocabulary=config["vocab_size"],
-        max_tokens=chosen.get("max_seq_length") or config["max_position_embeddings"],
+        max_tokens=min(chosen, positions) if isinstance(chosen, int) and chosen > 2 else positions,
+        is_reranker=is_reranker,
+        prompts={str(name): str(text) for name, text in (prompts.get("prompts") or {}).items()},
+        default_prompt=prompts.get("default_prompt_name") or "",
     )
+
+
+def _positions(config: dict[str, Any]) -> int:
+    """Tokens of the longest text; the positions of some families begin after the id of padding."""
+    if "n_embd" in config:
+        return int(config.get("max_trained_positions") or config["n_positions"])
+    family = config.get("model_type")
+    padding = int(config.get("pad_token_id", 1)) if family in ("roberta", "xlm-roberta") else 1
+    skipped = padding + 1 if family in ("roberta", "xlm-roberta", "mpnet") else 0
+    return int(config["max_position_embeddings"]) - skipped
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return _read(path) if path.is_file() else {}

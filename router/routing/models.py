@@ -197,23 +197,26 @@ class Registry:
         if isinstance(served, ServedModel):
             return served
         if isinstance(served, ServedEmbedder):
-            what = "makes embeddings and no text; use /v1/embeddings"
+            makes = "generates none" if served.limits.is_reranker else "no text"
+            what = f"{_what_it_does(served)} and {makes}; use {_its_door(served)}"
         else:
             what = "takes tensors and makes no text; use /v2/models"
         raise InflightError(ErrorKind.INVALID_REQUEST, f"The model '{served.name}' {what}", "model")
 
     def find_embedder(self, name: str, record: Record | None = None) -> ServedEmbedder:
         served = self.find_any(name, record)
+        if isinstance(served, ServedEmbedder) and not served.limits.is_reranker:
+            return served
+        known = [other.name for other in self.embedders if not other.limits.is_reranker]
+        raise _not_for(served, "makes no embeddings", known, "no model for embeddings is served here")
+
+    def find_scorer(self, name: str, record: Record | None = None) -> ServedEmbedder:
+        """A reranker, or an embedder: its vectors can be compared."""
+        served = self.find_any(name, record)
         if isinstance(served, ServedEmbedder):
             return served
-        known = " or ".join(f"'{other.name}'" for other in self.embedders)
-        advice = f"ask {known} instead" if known else "no model for embeddings is served here"
-        if isinstance(served, ServedModel):
-            what = "generates text, by /v1/chat/completions or /v1/completions, and makes no embeddings"
-        else:
-            what = "makes no embeddings"
-        message = f"The model '{served.name}' {what}; {advice}"
-        raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
+        known = [other.name for other in sorted(self.embedders, key=lambda each: not each.limits.is_reranker)]
+        raise _not_for(served, "does not score texts", known, "no model that could is served here")
 
     def find_any(self, name: str, record: Record | None = None) -> Served:
         """One of any kind; its release and shadow are chosen for the request of `record`, and noted there."""
@@ -287,6 +290,23 @@ class Registry:
         asking = Asking(record.request_id, record.tenant, record.user, record.conversation)
         version = choose_version(lineup.divided, split.sticky, asking, lineup.releases.keys())
         return None if version is None else lineup.releases[version]
+
+
+def _what_it_does(served: ServedEmbedder) -> str:
+    return "scores texts" if served.limits.is_reranker else "makes embeddings"
+
+
+def _its_door(served: ServedEmbedder) -> str:
+    return "/v1/rerank" if served.limits.is_reranker else "/v1/embeddings"
+
+
+def _not_for(served: Served, what: str, known: list[str], none: str) -> InflightError:
+    advice = f"ask {' or '.join(map(repr, known))} instead" if known else none
+    if isinstance(served, ServedModel):
+        what = f"generates text, by /v1/chat/completions or /v1/completions, and {what}"
+    elif isinstance(served, ServedEmbedder):
+        what = f"{_what_it_does(served)}, by {_its_door(served)}, and {what}"
+    return InflightError(ErrorKind.INVALID_REQUEST, f"The model '{served.name}' {what}; {advice}", "model")
 
 
 def _check_pin(lineup: Lineup, pinned: int, caller: Caller) -> None:

@@ -35,6 +35,7 @@ _QUIET = frozenset(
         "grpc ServerLive",
         "grpc ServerReady",
         "grpc ModelReady",
+        "grpc Check",
     }
 )
 _BUSY = 503

@@ -54,6 +54,8 @@ def embed_request(model: str, call: EmbeddingCall, request_id: str, tenant: str)
     rows: list[Any] = call.rows
     if isinstance(rows[0], str):
         _add(message, "TEXT", len(rows), rows)
+        if call.seconds:
+            _add(message, "TEXT_PAIR", len(rows), call.seconds)
     else:
         width = max(map(len, rows))
         padded = [[*row, *[_PADDING] * (width - len(row))] for row in rows]

@@ -142,10 +142,21 @@ def _usual_parameters(tenant: str, add_special_tokens: bool, weight: float) -> b
 _NO_STOP_WORDS = _raw(codec.encode("BYTES", [""] * STOP_WORDS))
 _FLAGS = _raw(codec.encode("BOOL", [True])) * 5
 _SEED = _RAW_INPUT + b"\x08"  # eight bytes follow
-_unusual = attrgetter(
-    "guide", "prompt_ids", "logit_bias", "top_log_probs", "tier", "trace", "marked_prompt", "shared_prefix"
+_UNUSUAL = (
+    "guide",
+    "prompt_ids",
+    "logit_bias",
+    "min_p",
+    "stop_token_ids",
+    "shows_special_tokens",
+    "top_log_probs",
+    "tier",
+    "trace",
+    "marked_prompt",
+    "shared_prefix",
 )
-_NOTHING_UNUSUAL = (None,) * 8
+_unusual = attrgetter(*_UNUSUAL)
+_NOTHING_UNUSUAL = (None,) * len(_UNUSUAL)
 
 
 class GenerateRequests:
@@ -218,6 +229,12 @@ def _more(call: GenerationCall) -> Any:
         parameters["inflight_literal_mark"].string_param = LITERAL_MARK
     if call.logit_bias is not None:
         parameters["inflight_logit_bias"].string_param = msgspec.json.encode(call.logit_bias).decode()
+    if call.min_p is not None:
+        parameters["inflight_min_p"].string_param = str(call.min_p)
+    if call.stop_token_ids is not None:
+        parameters["inflight_stop_token_ids"].string_param = msgspec.json.encode(call.stop_token_ids).decode()
+    if call.shows_special_tokens is not None:
+        parameters["inflight_special_tokens"].bool_param = call.shows_special_tokens
     if call.top_log_probs is not None:
         parameters["inflight_top_log_probs"].int64_param = call.top_log_probs
     if call.engine_echoes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,5 @@ def checkpoint(data_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def model(checkpoint: Path) -> Iterator[EmbeddingModel]:
-    loaded = EmbeddingModel.load(checkpoint, threads=2)
-    yield loaded
-    loaded.close()
+def model(checkpoint: Path) -> EmbeddingModel:
+    return EmbeddingModel.load(checkpoint, threads=2)

@@ -11,16 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from python_backend.embeddings.model import (
-    SLICE_TOKENS,
-    EmbeddingModel,
-    check_description,
-    shortened,
-    slices_of,
-)
+from python_backend.embeddings.description import read_description
+from python_backend.embeddings.model import EmbeddingModel, shortened, to_unit_length
 from python_backend.wire.errors import InflightError
 from tests.embeddings.checkpoints import embed
 from tests.embeddings.published import PUBLISHED
@@ -111,33 +104,28 @@ def test_shortened_vectors_have_length_1_and_the_same_direction(vectors: Any, di
     assert short == pytest.approx(cut / np.linalg.norm(cut, axis=1, keepdims=True), abs=1e-6)
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 300), max_size=80), st.integers(1, 32))
-def test_slices_contain_every_text_once_and_stay_small(lengths: list[int], threads: int) -> None:
-    slices = list(slices_of(lengths, threads))
-    assert sorted(index for indices in slices for index in indices) == list(range(len(lengths)))
-    for indices in slices:
-        total = sum(lengths[index] for index in indices)
-        assert total <= SLICE_TOKENS or len(indices) == 1
-        assert [lengths[index] for index in indices] == sorted(lengths[index] for index in indices)
-
-
-def test_a_small_batch_gives_each_thread_something_to_do() -> None:
-    assert len(list(slices_of([8] * 16, 4))) == 4
-    assert len(list(slices_of([8] * 16, 1))) == 1
+def test_unit_length_leaves_zeros_alone() -> None:
+    unit = to_unit_length(np.array([[3, 4], [0, 0]], np.float32))
+    assert np.allclose(unit, np.array([[0.6, 0.8], [0, 0]]))
 
 
 @pytest.mark.parametrize(
     ("file", "change", "said"),
     [
-        ("config.json", {"model_type": "roberta"}, "model_type is 'roberta'"),
+        ("config.json", {"model_type": "llama"}, "model_type is 'llama'; encoders are bert, roberta, xlm-"),
         ("config.json", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
-        ("config.json", {"num_hidden_layers": None}, "does not describe a BERT"),
+        ("config.json", {"num_hidden_layers": None}, "does not describe a model of the type bert"),
         ("config.json", {"num_attention_heads": 7}, "7 heads do not share 384"),
         ("config.json", {"intermediate_size": 99}, "its configuration implies"),
         ("config.json", {"num_hidden_layers": 7}, "lacks tensor encoder.layer.6"),
         ("sentence_bert_config.json", {"max_seq_length": 9999}, "max_seq_length is 9999; allowed: 3 to 512"),
-        ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "pooling_mode_cls_token is chosen"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pooling_mode_max_tokens is chosen"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "mean, cls is chosen; allowed: one of"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_mean_tokens": True, "include_prompt": False},
+            "include_prompt is false",
+        ),
         ("modules.json", {"a": "table"}, r"modules\.json cannot be read"),
     ],
 )
@@ -161,13 +149,13 @@ def test_a_model_with_an_unsupported_step_is_refused(checkpoint: Path, tmp_path:
     shutil.copy(checkpoint / "config.json", tmp_path)
     steps = [f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")]
     (tmp_path / "modules.json").write_text(json.dumps([{"type": step} for step in steps]))
-    check_description(tmp_path)
+    read_description(tmp_path)
     steps.append("sentence_transformers.models.Dense")
     (tmp_path / "modules.json").write_text(json.dumps([{"type": step} for step in steps]))
     with pytest.raises(
         InflightError, match="Dense is not computed here; allowed: Transformer, Pooling, Norm"
     ):
-        check_description(tmp_path)
+        read_description(tmp_path)
 
 
 def test_a_checkpoint_without_a_tokenizer_is_refused(checkpoint: Path, tmp_path: Path) -> None:

@@ -60,3 +60,20 @@ class FakeEmbedder:
 
     async def ready(self) -> bool:
         return self.is_ready
+
+
+RERANKER_LIMITS = EmbeddingLimits(dimensions=1, vocabulary=1000, max_tokens=16, is_reranker=True)
+
+
+class FakeReranker(FakeEmbedder):
+    """The score of a pair is the part of its characters that both texts have."""
+
+    async def embed(self, call: EmbeddingCall, request_id: str, tenant: str) -> EmbeddingAnswer:
+        answer = await super().embed(call, request_id, tenant)
+        scores = [likeness(str(first), second) for first, second in zip(call.rows, call.seconds, strict=True)]
+        return EmbeddingAnswer(struct.pack(f"<{len(scores)}f", *scores), answer.tokens)
+
+
+def likeness(first: str, second: str) -> float:
+    """Exact in fp32."""
+    return round(64 * len({*first} & {*second}) / len({*first} | {*second})) / 64

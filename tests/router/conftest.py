@@ -3,12 +3,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 
+from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
+from router.routing.models import Registry, Served, ServedModel
 from router.store.database import Store, StoreAccess, sqlite_url
+from tests.fakes.pipeline import words
 from tests.router.running import RunningRouter, running_router
 from tests.router.stores import ON_BOTH_DATABASES, prepare_store, write_store
 from tests.router.tenants.postgres import Postgres, PreparedDatabase, running_postgres
@@ -27,6 +32,33 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 async def router() -> AsyncIterator[RunningRouter]:
     async with running_router() as running:
         yield running
+
+
+# As Qwen3's: it shows thoughts again, and closes them at once where none are wanted.
+THINKING = (
+    "{% for m in messages %}<{{ m.role }}>"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}</{{ m.role }}>{% endfor %}{% if add_generation_prompt %}<assistant>"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{% if style is defined %}({{ style }}){% endif %}{% endif %}"
+)
+THOUGHTFUL = ("<think>\n", "They ask", " for a city.\n</th", "ink>\n\n", "Paris", ".")
+
+
+@pytest.fixture
+def thinking(router: RunningRouter, monkeypatch: pytest.MonkeyPatch) -> RunningRouter:
+    """A router whose model thinks before it speaks."""
+    tokens = TokenizerFile((AddedToken("<user>", special=True), AddedToken("<assistant>", special=True)))
+    template = ChatTemplate(THINKING, None, tokens)
+    find_any = Registry.find_any
+
+    def find(*given: Any) -> Served:
+        served = find_any(*given)
+        return replace(served, template=template) if isinstance(served, ServedModel) else served
+
+    monkeypatch.setattr(Registry, "find_any", find)
+    router.pipeline.script = lambda call: words(*THOUGHTFUL)
+    return router
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,7 @@ def test_a_better_tier_leaves_worse_ones_their_guarantees() -> None:
 
 def test_more_than_there_are_places_for_count_as_given_up_by_those_with_most() -> None:
     assert places_of({FLOOD: 40, CALM: 1}).giver(CALM, 5) == FLOOD
-    others = {(Tier.STANDARD, f"t{number}"): 1 for number in range(4)}
+    others: dict[Holder, int] = {(Tier.STANDARD, f"t{number}"): 1 for number in range(4)}
     assert places_of({FLOOD: 40, **others}).giver(CALM, 5) is None
 
 

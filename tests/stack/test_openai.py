@@ -123,6 +123,59 @@ def test_a_required_tool_is_called_with_arguments_that_fit_it(
     assert arguments["unit"] in ("C", "F")
 
 
+def said(openai: OpenAI, model: str, **more: Any) -> tuple[str, str]:
+    answer = openai.chat.completions.create(
+        model=model, messages=QUESTION, extra_body={"temperature": 0, "max_tokens": 24, **more}
+    )
+    return answer.choices[0].message.content or "", answer.choices[0].finish_reason
+
+
+def test_extensions_of_other_servers_are_honoured(
+    openai: OpenAI, steady_stack: RunningStack, tokenizer: Tokenizer
+) -> None:
+    model = steady_stack.model
+    plain, _ = said(openai, model)
+    # Only the likeliest token has the likeliest one's share.
+    assert said(openai, model, temperature=2, min_p=1, seed=3)[0] == plain
+    beyond, _ = said(openai, model, ignore_eos=True)
+    shown, _ = said(openai, model, ignore_eos=True, skip_special_tokens=False)
+    assert "<|im_end|>" not in beyond
+    assert shown.startswith(f"{plain}<|im_end|>")
+    third = tokenizer.encode(plain).ids[2]
+    cut, reason = said(openai, model, stop_token_ids=[third])
+    assert (reason, cut) == ("stop", tokenizer.decode(tokenizer.encode(plain).ids[:3]))
+    assert said(openai, model, guided_choice=["Rome (I)", "Oslo?"])[0] in ("Rome (I)", "Oslo?")
+    grammar = 'start: "So " CITY\nCITY: "Rome" | "Oslo"'
+    assert said(openai, model, guided_grammar=grammar)[0] in ("So Rome", "So Oslo")
+    loose = {"temperature": 1, "max_tokens": 20, "response_format": {"type": "json_object"}}
+    assert all(said(openai, model, **loose, seed=seed)[0].startswith("{") for seed in range(4))
+
+
+def test_a_prompt_is_scored_without_an_answer(
+    openai: OpenAI, steady_stack: RunningStack, tokenizer: Tokenizer
+) -> None:
+    text = "The capital of France is Paris."
+    answer = openai.completions.create(
+        model=steady_stack.model, prompt=text, max_tokens=0, echo=True, logprobs=1
+    )
+    choice = answer.choices[0]
+    assert choice.text == text
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs is not None
+    assert len(choice.logprobs.token_logprobs) == len(tokenizer.encode(text).ids)
+    assert all(each < 0 for each in choice.logprobs.token_logprobs[1:])
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 0
+
+
+def test_a_prompt_beyond_the_context_is_refused_in_openais_words(
+    openai: OpenAI, steady_stack: RunningStack
+) -> None:
+    with pytest.raises(BadRequestError, match="This model's maximum context length is") as refusal:
+        openai.completions.create(model=steady_stack.model, prompt=[5] * 9000)
+    assert (refusal.value.code, refusal.value.param) == ("context_length_exceeded", "prompt")
+
+
 def test_the_first_of_several_answers_is_the_one_that_comes_alone(
     openai: OpenAI, steady_stack: RunningStack
 ) -> None:

@@ -68,6 +68,21 @@ def test_special_tokens_show_when_they_are_not_skipped(byte_level: Tokenizer) ->
     assert table.feed("one", 0, [byte_level.eos_id], is_last=True, now_s=0.0) == "</s>"
 
 
+def test_an_answer_shows_special_tokens_on_request(byte_level: Tokenizer) -> None:
+    table = StreamTable(byte_level)
+    asked: list[str] = []
+
+    def shows() -> bool:
+        asked.append("once")
+        return True
+
+    ids = [byte_level.eos_id]
+    assert table.feed("one", 0, ids, is_last=False, now_s=0.0, shows_special=shows) == "</s>"
+    assert table.feed("one", 0, ids, is_last=True, now_s=0.0, shows_special=shows) == "</s>"
+    assert table.feed("two", 0, ids, is_last=True, now_s=0.0, shows_special=lambda: False) == ""
+    assert asked == ["once"]
+
+
 def test_an_abandoned_stream_is_dropped_after_the_idle_timeout(byte_level: Tokenizer) -> None:
     table = StreamTable(byte_level, idle_timeout_s=10.0)
     table.feed("abandoned", 0, [], is_last=False, now_s=0.0)

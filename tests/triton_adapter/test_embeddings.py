@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from python_backend.embeddings.arithmetic import Floats
+from python_backend.embeddings.layers import Floats
 from python_backend.embeddings.model import EmbeddingModel
 from python_backend.triton_adapter.embeddings import TritonPythonModel
 from python_backend.wire.errors import InflightError
@@ -23,11 +23,10 @@ def checkpoint(data_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(checkpoint: Path) -> Iterator[TritonPythonModel]:
+def model(checkpoint: Path) -> TritonPythonModel:
     loaded = TritonPythonModel()
     loaded.initialize(arguments("embeddings", {"checkpoint_dir": str(checkpoint), "threads": ""}))
-    yield loaded
-    loaded.finalize()
+    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +134,20 @@ def test_a_vector_that_is_not_finite_is_not_sent(
     good, bad = model.execute([texts("one"), texts("two")])
     assert good.error is None
     assert bad.error.message.startswith("engine_failed: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("device", "tpu", "parameter device is .* allowed: cpu or cuda"),
+        ("gpu_memory_share", "2", "parameter gpu_memory_share is .* allowed: more than 0, at most 1"),
+        ("gpu_memory_share", "half", "parameter gpu_memory_share is"),
+    ],
+)
+def test_a_wrong_device_or_share_stops_the_start(checkpoint: Path, name: str, value: str, said: str) -> None:
+    parameters = {"checkpoint_dir": str(checkpoint), name: value}
+    with pytest.raises(InflightError, match=said):
+        TritonPythonModel().initialize(arguments("embeddings", parameters))
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "many", "257", "½"])

@@ -14,6 +14,8 @@ from python_backend.triton_adapter.request_parameters import (
     decode_configuration,
     decode_echo,
     decode_logit_bias,
+    decode_min_p,
+    decode_stop_token_ids,
     decode_tier,
     decode_top_log_probs,
     decode_trace,
@@ -50,6 +52,24 @@ def test_a_bias_names_tokens_by_their_ids() -> None:
 def test_an_invalid_bias_is_refused(text: Any) -> None:
     with pytest.raises(InflightError, match="inflight_logit_bias"):
         decode_logit_bias({"inflight_logit_bias": text})
+
+
+def test_the_least_share_and_stop_tokens_come_as_texts() -> None:
+    assert (decode_min_p({}), decode_min_p({"inflight_min_p": "0.05"})) == (0.0, 0.05)
+    assert decode_stop_token_ids({}) == ()
+    assert decode_stop_token_ids({"inflight_stop_token_ids": "[2, 11]"}) == ((2,), (11,))
+
+
+@pytest.mark.parametrize("text", ["", "x", "-0.1", "1.1", "nan", 0.5])
+def test_an_invalid_least_share_is_refused(text: Any) -> None:
+    with pytest.raises(InflightError, match="inflight_min_p"):
+        decode_min_p({"inflight_min_p": text})
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[-1]", "[true]", '["a"]', 3, "[" * 9000])
+def test_invalid_stop_tokens_are_refused(text: Any) -> None:
+    with pytest.raises(InflightError, match="inflight_stop_token_ids"):
+        decode_stop_token_ids({"inflight_stop_token_ids": text})
 
 
 def test_tenants_share_the_cache_unless_they_are_isolated() -> None:

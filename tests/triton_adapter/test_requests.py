@@ -64,6 +64,12 @@ def test_a_minimal_request_is_greedy() -> None:
     assert row.echo_prompt
 
 
+def test_a_least_share_and_stop_tokens_are_part_of_the_request() -> None:
+    (row,) = decode(parameters={"inflight_min_p": "0.1", "inflight_stop_token_ids": "[3]"}).rows
+    assert row.generation.sampling.min_p == 0.1
+    assert row.generation.single_ends == [-1, 3]
+
+
 def test_padding_is_cut_at_input_lengths() -> None:
     assert generation(input_ids=[[5, 6, 0, 0]], input_lengths=[2]).prompt_ids == [5, 6]
 

@@ -45,11 +45,16 @@ def query(text: str | bytes, parameters: dict[str, Any] | None = None, **more: A
 
 
 def text_of(
-    model: postprocessing.TritonPythonModel, ids: list[int], length: int, request_id: str = "r"
+    model: postprocessing.TritonPythonModel,
+    ids: list[int],
+    length: int,
+    request_id: str = "r",
+    **indices: int,
 ) -> str:
     arrays = {
         "TOKENS_BATCH": np.asarray([[ids]], dtype=np.int32).reshape(1, 1, len(ids)),
         "SEQUENCE_LENGTH": np.asarray([[length]], dtype=np.int32),
+        **{name: np.asarray([[index]], dtype=np.int32) for name, index in indices.items()},
     }
     (response,) = model.execute([Request(arrays, request_id)])
     assert isinstance(response, InferenceResponse)
@@ -183,6 +188,19 @@ def test_output_of_an_engine_without_marks_is_decoded(
     (face,) = tokenizer.encode_batch(["🙂!"], False)
     pieces = [text_of(post, [token_id], 1, "nvidia") for token_id in face]
     assert "".join([*pieces, text_of(post, [], 0, "nvidia")]) == "🙂!"
+
+
+@pytest.mark.parametrize("index", ["BATCH_INDEX", "SEQUENCE_INDEX"])
+def test_rows_and_sequences_of_an_engine_without_marks_have_a_decoder_each(
+    post: postprocessing.TritonPythonModel, tokenizer: Tokenizer, index: str
+) -> None:
+    """NVIDIA's backend sends them under one request id, as they come."""
+    (face,) = tokenizer.encode_batch(["🙂"], False)
+    pieces = ["", ""]
+    for token_id in face:
+        for number in (0, 1):
+            pieces[number] += text_of(post, [token_id], 1, "rows", **{index: number})
+    assert pieces == ["🙂", "🙂"]
 
 
 def test_prompt_ids_replace_the_text(pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer) -> None:

@@ -8,6 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from python_backend.wire.ensemble_steps import STEPS
 from python_backend.wire.parameters import FOREIGN_KEYS, KNOWN_KEYS, NEUTRAL_VALUES, parse_engine_parameters
 from python_backend.wire.tensors import CONTRACTS, ModelContract, Tensor
 
@@ -72,6 +73,15 @@ def test_tensors_are_those_of_the_contract(model: str) -> None:
     config = parse(CONFIGS[model])
     assert described_inputs(config) == [describe(tensor) for tensor in contract.inputs]
     assert described_outputs(config) == [describe(tensor)[:3] for tensor in contract.outputs]
+
+
+def test_the_ensembles_steps_are_those_of_the_table() -> None:
+    found = parse(CONFIGS["ensemble"]).ensemble_scheduling.step
+    assert [(each.model_name, dict(each.input_map), dict(each.output_map)) for each in found] == [
+        (step.model, step.input_map, step.output_map) for step in STEPS
+    ]
+    for step in STEPS:
+        assert parse(CONFIGS[step.model]).model_transaction_policy.decoupled == step.is_decoupled
 
 
 @pytest.mark.parametrize(("model", "inputs", "outputs"), [("tensorrt_llm", 62, 21), ("ensemble", 36, 19)])

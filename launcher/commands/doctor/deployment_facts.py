@@ -25,6 +25,7 @@ _ANSWER_TIMEOUT_S = 30.0
 _TINY: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("/v1/completions", {"prompt": "1", "max_tokens": 1}),
     ("/v1/embeddings", {"input": "1"}),
+    ("/v1/score", {"text_1": "1", "text_2": "1"}),
 )
 _OTHER_KIND = (400, 404)
 

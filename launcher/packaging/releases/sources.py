@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.progress import Progress
 
 _OF_SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json")
+_ENCODERS = ("bert", "roberta", "xlm-roberta", "mpnet", "modernbert", "nomic_bert")
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ def kind_at(path: str) -> Kind:
             f"{path!r} {what}; a release is made from a known model ({known}), a Hugging Face checkpoint "
             "directory, a .gguf file, or a directory with a Triton model's config.pbtxt"
         )
-    is_bert = read_json(place / "config.json").get("model_type") == "bert"
-    if is_bert or any((place / name).is_file() for name in _OF_SENTENCE_TRANSFORMERS):
+    is_encoder = read_json(place / "config.json").get("model_type") in _ENCODERS
+    if is_encoder or any((place / name).is_file() for name in _OF_SENTENCE_TRANSFORMERS):
         return Kind.EMBEDDINGS
     return Kind.TEXT
 

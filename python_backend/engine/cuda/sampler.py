@@ -7,6 +7,7 @@ host is known before the step, or the sequence `needs_history` and is not schedu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,8 +42,9 @@ _DECAY = 64
 _LOG_PROBS = 128
 _RAW_LOGITS = 256
 _TOP_LOG_PROBS = 512
-_ADJUSTED = _PENALTIES | _RULES | _GUIDE
-_ON_HOST = _RULES | _GUIDE | _DECAY | _LOG_PROBS | _RAW_LOGITS | _TOP_LOG_PROBS
+_MIN_P = 1024
+_ADJUSTED = _PENALTIES | _RULES | _GUIDE | _MIN_P
+_ON_HOST = _RULES | _GUIDE | _DECAY | _LOG_PROBS | _RAW_LOGITS | _TOP_LOG_PROBS | _MIN_P
 
 
 class SampledRow(NamedTuple):
@@ -119,6 +121,8 @@ class Sampler:
         top_of = self._top_log_probs(logits, rows, on_host, staging) if needs & _TOP_LOG_PROBS else None
         if needs & _ADJUSTED:
             self._adjust(logits, needs, edits, slots, staging)
+        if needs & _MIN_P:
+            self._leave_out_unlikely(logits, rows, on_host, staging)
         positions = None
         if needs & _DRAWS:
             positions = staging.upload(np.array([row.answer_position for row in rows], np.int32))
@@ -177,6 +181,18 @@ class Sampler:
             guided, bits = edits.guided
             self._kernels.forbid(logits, staging.upload(guided), staging.upload(bits))
 
+    def _leave_out_unlikely(
+        self, logits: torch.Tensor, rows: Row[SampledRow], on_host: dict[int, int], staging: Staging
+    ) -> None:
+        """Below `min_p` of the likeliest token's share; that one always stays."""
+        wanted = [row for row, need in on_host.items() if need & _MIN_P]
+        params = (rows[row].sequence.request.sampling for row in wanted)
+        depths = [each.temperature * math.log(each.min_p) for each in params]
+        places = staging.upload(np.array(wanted, np.int64))
+        scores = logits.index_select(0, places)
+        floors = scores.amax(1, keepdim=True) + staging.upload(np.array(depths, np.float32))[:, None]
+        logits.index_copy_(0, places, scores.masked_fill(scores < floors, -math.inf))
+
     def _log_probs(
         self, logits: torch.Tensor, needs: int, on_host: dict[int, int], staging: Staging
     ) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -213,4 +229,5 @@ def _needs_of(request: GenerationRequest, vocabulary: int) -> int:
         | _LOG_PROBS * request.returns_log_probs
         | _RAW_LOGITS * request.returns_generation_logits
         | _TOP_LOG_PROBS * (request.top_log_probs is not None)
+        | _MIN_P * (draws and sampling.min_p > 0)
     )

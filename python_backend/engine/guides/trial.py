@@ -37,6 +37,7 @@ _JSON_OPTIONS: JsonCompileOptions = {
 }
 _ANY_JSON = '{"type": ["object", "array"]}'
 
+_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 _QUOTED = r'"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\\n])*\]'
 _COMMENT = re.compile(rf"({_QUOTED})|#[^\n]*")
 _LINE_END = re.compile(rf"({_QUOTED})|\s*\n(?!\s*[\w-]+\s*::=)\s*")
@@ -51,6 +52,8 @@ def grammar_of(kind: str, text: str) -> str:
         return LLMatcher.grammar_from_json_schema(text, overrides=_JSON_OPTIONS)
     if kind == "regex":
         return LLMatcher.grammar_from_regex(text)
+    if text.strip() and not _GBNF_RULE.search(text):  # then its rules are written as Lark has them
+        return LLMatcher.grammar_from_lark(text)
     try:
         return LLMatcher.grammar_from_lark(gbnf_to_lark(plain_gbnf(text)))
     except Exception as error:  # what the converter raises, and a stack of its own that is too deep

@@ -40,28 +40,42 @@ def _mixed(value: int) -> int:
 
 
 def draw(
-    scores: NDArray[np.float32], peak: float, temperature: float, top_k: int, top_p: float, point: float
+    scores: NDArray[np.float32],
+    peak: float,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    point: float,
+    min_p: float = 0.0,
 ) -> int:
-    """The token at `point` of the pile of shares that top_k (0: all) and top_p (1: all) leave.
+    """The token at `point` of the pile of shares that min_p and top_k (0: all) and top_p (1: all) leave.
 
-    A row keeps its `top_k` likeliest tokens (of equals the one with the lower id) and of those the fewest
-    whose shares reach `top_p`. Their shares are piled up, likeliest at the bottom, and `point`, a number in
-    [0, 1), picks one. `peak` is the largest score.
+    A row keeps the tokens whose share is at least `min_p` of the likeliest one's, of these its `top_k`
+    likeliest (of equals the one with the lower id), and of those the fewest whose shares reach `top_p`. Their
+    shares are piled up, likeliest at the bottom, and `point`, a number in [0, 1), picks one. `peak` is
+    the largest score.
     """
     vocabulary = len(scores)
     lowest = peak + temperature * math.log(_NEGLIGIBLE / vocabulary)
     has_top_k = 0 < top_k < vocabulary
     if has_top_k:
         lowest = max(lowest, floor_of_top_k(scores, top_k))
+    if min_p > 0:
+        lowest = max(lowest, min_p_floor(peak, temperature, min_p))
     matters = scores >= np.float32(lowest)
     count = int(np.count_nonzero(matters))
-    if count > vocabulary // 8 and not has_top_k and count > _FEW:
+    if count > vocabulary // 8 and not (has_top_k or min_p > 0) and count > _FEW:
         return _draw_from_buckets(scores, peak, temperature, top_p, point)
     ids = np.flatnonzero(matters)
     if has_top_k or count <= _FEW:
         limit = top_k if has_top_k else count
         return int(ids[_draw_sorted(scores[ids], peak, temperature, limit, top_p, point)])
     return int(ids[_draw_from_buckets(scores[ids], peak, temperature, top_p, point)])
+
+
+def min_p_floor(peak: float, temperature: float, min_p: float) -> float:
+    """The least score of a token that has `min_p` of the likeliest one's share."""
+    return peak + temperature * math.log(min_p)
 
 
 def floor_of_top_k(scores: NDArray[np.float32], top_k: int) -> float:

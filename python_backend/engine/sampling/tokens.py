@@ -89,7 +89,7 @@ def _choose(scores: NDArray[np.float32], sequence: Sequence, likeliest: int, pea
         return Choice(likeliest)
     point = chance(sampling.seed, sequence.index, sequence.generated_tokens)
     top_p = current_top_p(sampling, sequence.tokens, sequence.generated_tokens)
-    return Choice(draw(scores, peak, sampling.temperature, sampling.top_k, top_p, point))
+    return Choice(draw(scores, peak, sampling.temperature, sampling.top_k, top_p, point, sampling.min_p))
 
 
 def nothing_left(sequence: Sequence) -> Choice:

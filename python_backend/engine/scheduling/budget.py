@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # The rest of the time is for steps that take longer than others of their kind.
 SHARE = 0.9
 # Prompts go on whatever the objective says, by `least_step_tokens` in each step; by fewer where those would
-# take more than this share of a step's time, as on a machine without a GPU.
+# take more than this share of what those that decode take, as on a machine without a GPU.
 _LEAST_SHARE = 0.25
 _FEWEST_TOKENS = 16
 # A smaller batch would cost more answers than it could speed up, for every step has its fixed cost: less than
@@ -49,18 +49,28 @@ def step_limits(
     if cost is None or target_ms is None:
         return most
     allowed_ms = share * target_ms
-    batch = _batch_size(most, cost, allowed_ms, kv_tokens / running if running else 0.0)
+    for_decoding_ms = _decoding_ms(cost, target_ms, share)
+    batch = batch_within(most, cost, for_decoding_ms, kv_tokens / running if running else 0.0)
     if not running:
         return StepLimits(batch, most.max_step_tokens)
     decode_ms = cost.base_ms + cost.decode_sequence_ms * running + cost.kv_kilotoken_ms * kv_tokens / 1000
     prompt = _tokens_in(allowed_ms - decode_ms, cost.prefill_token_ms, most.max_step_tokens)
-    quick = _tokens_in(_LEAST_SHARE * max(target_ms, decode_ms), cost.prefill_token_ms, most.max_step_tokens)
+    quick = _tokens_in(_LEAST_SHARE * decode_ms, cost.prefill_token_ms, most.max_step_tokens)
     least = min(least_step_tokens, max(_FEWEST_TOKENS, quick))
     tokens = max(running + max(prompt, least), batch)
     return StepLimits(batch, min(tokens, most.max_step_tokens))
 
 
-def _batch_size(most: StepLimits, cost: StepCost, allowed_ms: float, mean_tokens: float) -> int:
+def _decoding_ms(cost: StepCost, target_ms: float, share: float) -> float:
+    """What may be left to those that decode; where prompts are slow, the least of one fits in beside them."""
+    least_ms = _FEWEST_TOKENS * cost.prefill_token_ms
+    if least_ms <= (1.0 - SHARE) * target_ms:
+        return share * target_ms
+    return min(share * target_ms, target_ms - least_ms, target_ms / (1.0 + _LEAST_SHARE))
+
+
+def batch_within(most: StepLimits, cost: StepCost, allowed_ms: float, mean_tokens: float) -> int:
+    """How many sequences of so many cached tokens a step of that time holds; no fewer than are worth it."""
     sequence_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
     fitting = _tokens_in(allowed_ms - cost.base_ms, sequence_ms, most.max_batch_size)
     least = _tokens_in(_LEAST_TIMES_BASE * cost.base_ms, sequence_ms, most.max_batch_size)
@@ -82,5 +92,5 @@ def most_running(
     most: StepLimits, cost: StepCost, target_ms: float, running: int, kv_tokens: int, share: float = SHARE
 ) -> int:
     """Beyond so many, those that run miss the objective, and some are to be paused."""
-    allowed_ms = min(_KEPT_TIMES * share, 1.0) * target_ms
-    return _batch_size(most, cost, allowed_ms, kv_tokens / running if running else 0.0)
+    allowed_ms = min(_KEPT_TIMES * _decoding_ms(cost, target_ms, share), target_ms)
+    return batch_within(most, cost, allowed_ms, kv_tokens / running if running else 0.0)

@@ -7,11 +7,11 @@ answers take no more than a few times as long as they would alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from .budget import SHARE, StepLimits, most_running, step_limits
+from .budget import SHARE, StepLimits, batch_within, most_running, step_limits
 
 if TYPE_CHECKING:
     from python_backend.costs.step_cost import StepCost
@@ -28,7 +28,7 @@ _KEPT = 0.95
 _MOVE = 0.02
 _LEAST_SHARE = 0.5
 # How many times as long as alone the answers of a light tenant may take, and how long it is remembered.
-STRETCH = 3.3
+STRETCH = 3.0
 _REMEMBERED_S = 5.0
 
 
@@ -109,15 +109,16 @@ class Pace:
         self._knows_cost = cost is not None
         if cost is None:
             return self._of_trial(most, load.decoding, None)
-        target_ms = self._with_light(cost, load, target_ms, now_s)
         sizes = load.decoding, load.kv_tokens
         found = step_limits(most, cost, target_ms, *sizes, share=self._share)
         kept = most_running(most, cost, target_ms, *sizes, share=self._share)
-        return (
-            RunLimits(found, kept, found.max_batch_size)
-            if self.is_tried
-            else self._of_trial(found, load.decoding, kept)
-        )
+        light = self._beside_light(cost, load, now_s)
+        if light is not None:
+            found = replace(found, max_batch_size=min(found.max_batch_size, light))
+            kept = min(kept, light + 1)
+        if self.is_tried:
+            return RunLimits(found, kept, found.max_batch_size)
+        return self._of_trial(found, load.decoding, kept)
 
     @property
     def is_tried(self) -> bool:
@@ -133,10 +134,13 @@ class Pace:
         announced = min(found.max_batch_size, times * batch)
         return RunLimits(StepLimits(batch, tokens), kept, announced)
 
-    def _with_light(self, cost: StepCost, load: StepLoad, target_ms: float, now_s: float) -> float:
+    def _beside_light(self, cost: StepCost, load: StepLoad, now_s: float) -> int | None:
+        """How many may run beside a light tenant; None where there is none."""
+        mean_tokens = load.kv_tokens / load.decoding if load.decoding else 0.0
         if load.light:
-            mean_tokens = load.kv_tokens / load.decoding if load.decoding else 0.0
             each_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
             self._light_ms = STRETCH * (cost.base_ms + load.light * each_ms)
             self._light_until_s = now_s + _REMEMBERED_S
-        return min(target_ms, self._light_ms) if now_s < self._light_until_s else target_ms
+        if now_s >= self._light_until_s:
+            return None
+        return batch_within(self.most, cost, self._light_ms, mean_tokens)

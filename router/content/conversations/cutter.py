@@ -14,7 +14,7 @@ from router.content.conversations.window import fit
 from router.request.token_counting import Tokenizers, estimate
 from router.routing.models import ServedModel
 
-_LIMIT = re.compile(r"at most (\d{1,9})")
+_LIMIT = re.compile(r"(?:at most|maximum context length is) (\d{1,9})")
 # Left for an answer whose length nobody limited.
 _ANSWER_TOKENS = 1024
 _ANSWER_SHARE = 4
@@ -168,7 +168,8 @@ def _sized(item: Item, model: str) -> Item:
 
 def _too_long(tokens: int, room: int, context: int) -> InflightError:
     message = (
-        f"the new input, with instructions and system messages, has {tokens} tokens or more; at most "
-        f"{max(room, 0)} fit beside the answer into the {context} tokens of this model"
+        f"This model's maximum context length is {context} tokens. However, the new input, with instructions "
+        f"and system messages, has {tokens} tokens or more; at most {max(room, 0)} fit beside the answer. "
+        "Please reduce the length of the input."
     )
     return InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, "input")

@@ -12,12 +12,20 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.window import Entry
 from router.content.documents.documents import Documents
-from router.core.messages import CalledFunction, FileReference, MadeCall, Message
+from router.core.messages import CalledFunction, CalledTool, FileReference, MadeCall, Message
 from router.core.tenant import Caller
 from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_TYPES = ("message", "function_call", "function_call_output")
+_TYPES = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+)
+_REASONING = "reasoning"
 _TEXTS = ("input_text", "output_text", "text")
 _ITEMS_A_TURN = 100
 _PARTS_A_TURN = 500
@@ -46,6 +54,9 @@ class GivenItem(msgspec.Struct, frozen=True):
     name: str | None = None
     arguments: str | None = None
     output: str | list[GivenPart] | None = None
+    namespace: str | None = None
+    input: str | None = None
+    summary: list[GivenPart] | None = None
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +79,17 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
         """The text that its size is counted by."""
         if self.makes is None:
             return self.text
-        return f"{self.shown['name']} {self.shown['arguments']}"
+        return f"{self.shown['name']} {self.called_with}"
+
+    @property
+    def called_with(self) -> str:
+        """What a call hands over: arguments as JSON, or a custom tool's text."""
+        text: str = self.shown["input" if self.shown["type"] == "custom_tool_call" else "arguments"]
+        return text
+
+    @property
+    def is_thought(self) -> bool:
+        return bool(self.shown["type"] == _REASONING)
 
     def entry(self, is_new: bool) -> Entry:
         return Entry(self.role, (self.tokens or 0) + _FRAME_TOKENS, is_new, self.makes, self.answers)
@@ -84,17 +105,41 @@ def message_item(role: str, parts: list[dict[str, Any]], text: str, item_id: str
     return Item(item_id, shown, _ROLES[role], text)
 
 
-def call_item(call_id: str, name: str, arguments: str, item_id: str | None = None) -> Item:
-    item_id = item_id or new_id("fc")
-    shown = {
+def call_item(
+    call_id: str, name: str, arguments: str, namespace: str | None = None, is_custom: bool = False
+) -> Item:
+    """A call of a function, or of a custom tool, whose `arguments` are the text that it takes."""
+    item_id = new_id("ctc" if is_custom else "fc")
+    shown: dict[str, Any] = {
         "id": item_id,
-        "type": "function_call",
+        "type": "custom_tool_call" if is_custom else "function_call",
         "status": "completed",
         "call_id": call_id,
         "name": name,
-        "arguments": arguments,
+        "input" if is_custom else "arguments": arguments,
     }
+    if namespace is not None:
+        shown["namespace"] = namespace
     return Item(item_id, shown, "assistant", makes=call_id)
+
+
+def reasoning_item(text: str, is_summary: bool = False, item_id: str | None = None) -> Item:
+    """What a model thought before it spoke; as its own summary, where one was asked for."""
+    item_id = item_id or new_id("rs")
+    part = {"type": "summary_text" if is_summary else "reasoning_text", "text": text}
+    shown = {
+        "id": item_id,
+        "type": _REASONING,
+        "status": "completed",
+        "summary": [part] if is_summary else [],
+        "content": [] if is_summary else [part],
+    }
+    return Item(item_id, shown, "assistant", text)
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """A tool's name as a model knows it, which knows no namespaces."""
+    return name if namespace is None else f"{namespace.removesuffix('__')}__{name}"
 
 
 def text_part(role: str, text: str) -> dict[str, Any]:
@@ -146,8 +191,14 @@ class _Reader:
             return await self._message(item)
         if kind == "function_call":
             return self._call(item)
-        if kind == "function_call_output":
-            return await self._result(item)
+        if kind == "custom_tool_call":
+            return self._custom_call(item)
+        if kind in ("function_call_output", "custom_tool_call_output"):
+            return await self._result(item, kind)
+        if kind == _REASONING:
+            content = item.content if isinstance(item.content, list) else []
+            texts = [part.text or "" for part in content or item.summary or ()]
+            return reasoning_item("\n".join(texts), is_summary=not content)
         shown = kind if kind.isidentifier() and len(kind) <= 64 else "this type"
         message = f"{self._where}.type: {shown} is not supported; allowed: {', '.join(_TYPES)}"
         raise InflightError(ErrorKind.UNSUPPORTED, message, f"{self._where}.type")
@@ -168,15 +219,20 @@ class _Reader:
             msgspec.json.decode(item.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
             raise self._invalid("arguments", "expected JSON") from None
-        return call_item(item.call_id, item.name, item.arguments)
+        return call_item(item.call_id, item.name, item.arguments, item.namespace)
 
-    async def _result(self, item: GivenItem) -> Item:
+    def _custom_call(self, item: GivenItem) -> Item:
+        if not item.call_id or not item.name or item.input is None:
+            raise self._invalid("", "a custom_tool_call has call_id, name and input")
+        return call_item(item.call_id, item.name, item.input, item.namespace, is_custom=True)
+
+    async def _result(self, item: GivenItem, kind: str) -> Item:
         if not item.call_id:
             raise self._invalid("call_id", "expected the call_id of a function_call")
         parts, text = await self._parts(item.output, "output", "user")
         shown: dict[str, Any] = {
             "id": new_id("fco"),
-            "type": "function_call_output",
+            "type": kind,
             "status": "completed",
             "call_id": item.call_id,
             "output": item.output if isinstance(item.output, str) else parts,
@@ -229,21 +285,35 @@ class _Reader:
 
 
 def as_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
-    """As the chat path takes them: what the assistant says and calls in one breath is one message.
+    """As the chat path takes them: what the assistant thinks, says and calls in one breath is one message.
 
     Instructions and the system messages right behind them are one message too: templates expect no more.
     """
     messages = [Message("system", instructions)] if instructions else []
+    thought: str | None = None
     for item in items:
         last = messages[-1] if messages else None
+        if item.is_thought:
+            thought = item.text or None
+            continue
         if item.makes is not None:
-            call = MadeCall(item.makes, CalledFunction(item.shown["name"], item.shown["arguments"]))
+            call = _made_call(item, item.makes)
             if last is not None and last.role == "assistant":
                 messages[-1] = msgspec.structs.replace(last, tool_calls=[*(last.tool_calls or ()), call])
             else:
-                messages.append(Message("assistant", tool_calls=[call]))
+                messages.append(Message("assistant", tool_calls=[call], reasoning_content=thought))
         elif item.role == "system" and len(messages) == 1 and last is not None and last.role == "system":
             messages[0] = Message("system", f"{last.content}\n\n{item.text}")
         else:
-            messages.append(Message(item.role, item.text, tool_call_id=item.answers))
+            said = thought if item.role == "assistant" else None
+            messages.append(Message(item.role, item.text, tool_call_id=item.answers, reasoning_content=said))
+        thought = None
     return messages
+
+
+def _made_call(item: Item, call_id: str) -> MadeCall:
+    shown = item.shown
+    name = flat_name(shown.get("namespace"), shown["name"])
+    if shown["type"] == "custom_tool_call":
+        return MadeCall(call_id, type="custom", custom=CalledTool(name, item.called_with))
+    return MadeCall(call_id, CalledFunction(name, item.called_with))

@@ -58,7 +58,8 @@ def choose_queue_delay(arrivals: Arrivals, room: Room, cost: BatchCost) -> Queue
     A request that no other joins pays the delay for nothing. So it is 0 unless at least one more request is
     expected within it, the model is busy enough for batches to matter, and a batch is cheaper than its rows
     one by one. Beyond that the objective is the only bound: a batch gathered within the slack breaks no
-    objective and saves compute time.
+    objective and saves compute time. Where a step of the ladder is too short for anybody to come, it is the
+    next one that is not, if that is within the slack.
     """
     per_s, rows = arrivals.requests_per_s, max(1.0, arrivals.rows_per_request)
     if per_s <= 0:
@@ -67,12 +68,20 @@ def choose_queue_delay(arrivals: Arrivals, room: Room, cost: BatchCost) -> Queue
     load = per_s * cost.batch_ms(ceil(rows)) / 1000 / room.instances
     if load < LEAST_LOAD:
         return _none(room, f"{heard} keep it {load:.1%} busy without any batch: there is nothing to save")
-    batch = _largest_batch(arrivals, room, cost)
+    gap_ms = 1000 / per_s
+    least_ms = next((step for step in LADDER_MS if step >= gap_ms), None)
+    if least_ms is None:
+        return _none(room, f"{_told_gap(heard, gap_ms)}, and {LADDER_MS[-1]:g} ms are the longest delay")
+    batch = _largest_batch(arrivals, room, cost, least_ms)
     if batch is None:
-        return _none(room, f"{heard} leave no time to wait within {shown_ms(room.objective_ms)}")
-    delay_ms = snap_down(_gathering_ms(batch, arrivals))
-    if delay_ms * per_s < 1000:
-        return _none(room, f"{heard}: nobody would join within the {delay_ms:g} ms that may be waited")
+        left_ms = _slack_ms(_least_batch(arrivals), arrivals, room, cost)
+        if left_ms <= 0:
+            return _none(room, f"{heard} leave no time to wait within {shown_ms(room.objective_ms)}")
+        allowed = f"{shown_ms(room.objective_ms)} leave {shown_ms(left_ms)} to wait"
+        return _none(
+            room, f"{_told_gap(heard, gap_ms)}: that takes a delay of {least_ms:g} ms, and {allowed}"
+        )
+    delay_ms = _delay_ms(batch, arrivals, least_ms)
     joined = min(batch, rows * (1 + delay_ms * per_s / 1000))
     gain = 1 - (cost.batch_ms(round(joined)) / joined) / (cost.batch_ms(ceil(rows)) / ceil(rows))
     if gain < LEAST_GAIN:
@@ -98,13 +107,27 @@ def _none(room: Room, sentence: str) -> QueueDelay:
     return QueueDelay(0.0, 0, _QUEUED_BATCHES * room.max_batch, sentence)
 
 
-def _largest_batch(arrivals: Arrivals, room: Room, cost: BatchCost) -> int | None:
-    """One that more than one request makes up, and that the objective leaves the time to gather."""
-    least = ceil(max(1.0, arrivals.rows_per_request)) + 1
-    for batch in range(room.max_batch, least - 1, -1):
-        if _gathering_ms(batch, arrivals) <= _slack_ms(batch, arrivals, room, cost):
+def _told_gap(heard: str, gap_ms: float) -> str:
+    return f"{heard}: the next one comes {shown_ms(gap_ms)} later on average"
+
+
+def _least_batch(arrivals: Arrivals) -> int:
+    """One that more than one request makes up."""
+    return ceil(max(1.0, arrivals.rows_per_request)) + 1
+
+
+def _largest_batch(arrivals: Arrivals, room: Room, cost: BatchCost, least_ms: float) -> int | None:
+    """One that the objective leaves the time to gather."""
+    for batch in range(room.max_batch, _least_batch(arrivals) - 1, -1):
+        needed_ms = max(_gathering_ms(batch, arrivals), _delay_ms(batch, arrivals, least_ms))
+        if needed_ms <= _slack_ms(batch, arrivals, room, cost):
             return batch
     return None
+
+
+def _delay_ms(batch: int, arrivals: Arrivals, least_ms: float) -> float:
+    """Until the batch has its rows, and no less than somebody needs to come."""
+    return max(snap_down(_gathering_ms(batch, arrivals)), least_ms)
 
 
 def _gathering_ms(batch: int, arrivals: Arrivals) -> float:

@@ -31,6 +31,8 @@ _OPERATIONS = {
     "/v1/responses": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
+    "/v1/rerank": "rerank",
+    "/v1/score": "score",
 }
 _STEP_ATTRIBUTES = (
     "inflight.step.tokens",

@@ -308,9 +308,10 @@ def test_log_probs_are_returned_only_on_request(device: str) -> None:
 
 
 def shares(logits: Logits, sampling: SamplingParams) -> dict[int, float]:
-    """The definition, written out: temperature, then top_k, then the fewest that reach top_p."""
+    """The definition, written out: temperature, then min_p, top_k, and the fewest that reach top_p."""
     weights = np.exp((logits.astype(np.float64) - float(logits.max())) / sampling.temperature)
-    order = np.argsort(-weights, kind="stable")[: sampling.top_k or None].tolist()
+    likely = int(np.count_nonzero(weights >= sampling.min_p))
+    order = np.argsort(-weights, kind="stable")[:likely][: sampling.top_k or None].tolist()
     total = sum(weights[token_id] for token_id in order)
     kept: dict[int, float] = {}
     for token_id in order:
@@ -328,6 +329,8 @@ DRAWN = [
     SamplingParams(temperature=0.3, top_p=0.95, seed=5),
     SamplingParams(top_k=1000, seed=6),
     SamplingParams(top_k=6, top_p=0.9, temperature=50.0, seed=7),
+    SamplingParams(top_p=1.0, min_p=0.3, seed=8),
+    SamplingParams(top_k=4, top_p=0.8, min_p=0.05, temperature=2.0, seed=9),
 ]
 
 

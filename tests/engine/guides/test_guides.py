@@ -111,6 +111,7 @@ def test_every_answer_under_a_grammar_is_a_sentence_of_it(compiler: GuideCompile
         ('\n\nroot ::=\n  "a"\n  "b"\n\n\n', "ab"),
         ("root ::= [#|/] .", "/x"),
         ('root\t::= ("a" | \n "b")+ \r\n', "ab"),
+        ('start: "a ::= " WORD\nWORD: /[b-d]+/', "a ::= bcd"),
     ],
 )
 def test_grammars_are_read_in_the_usual_notations(compiler: GuideCompiler, grammar: str, word: str) -> None:
@@ -214,6 +215,7 @@ def test_a_forbidden_token_ends_its_own_answer_alone(compiler: GuideCompiler) ->
         (GuideKind.EBNF_GRAMMAR, 'root ::= ("a"', "Expected"),
         (GuideKind.EBNF_GRAMMAR, "root ::= missing", "missing"),
         (GuideKind.EBNF_GRAMMAR, "", "root"),
+        (GuideKind.EBNF_GRAMMAR, "start: missing", "missing"),
         (GuideKind.REGEX, "a" * 70_000, "70000 bytes; allowed are 65536"),
     ],
 )

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -18,18 +18,26 @@ def random_scores(vocabulary: int, seed: int = 0, spread: float = 3.0) -> NDArra
 
 
 def piled(
-    scores: NDArray[np.float32], temperature: float, top_k: int, top_p: float
+    scores: NDArray[np.float32], temperature: float, top_k: int, top_p: float, min_p: float = 0.0
 ) -> list[tuple[int, float]]:
     """The definition, written out with a full sort: the tokens kept, and how high their shares pile up."""
     weights = np.exp((scores.astype(np.float64) - float(scores.max())) / temperature)
-    order = np.argsort(-scores, kind="stable")[: top_k or None]
+    likely = int(np.count_nonzero(weights >= min_p))
+    order = np.argsort(-scores, kind="stable")[:likely][: top_k or None]
     pile = np.cumsum(weights[order])
     kept = min(int(np.searchsorted(pile, top_p * pile[-1])) + 1, len(pile))
     return list(zip(order[:kept].tolist(), (pile[:kept] / pile[kept - 1]).tolist(), strict=True))
 
 
-def drawn(scores: NDArray[np.float32], temperature: float, top_k: int, top_p: float, point: float) -> int:
-    return draw(scores, float(scores.max()), temperature, top_k, top_p, point)
+def drawn(
+    scores: NDArray[np.float32],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    point: float,
+    min_p: float = 0.0,
+) -> int:
+    return draw(scores, float(scores.max()), temperature, top_k, top_p, point, min_p)
 
 
 @settings(deadline=None, max_examples=150)
@@ -40,14 +48,24 @@ def drawn(scores: NDArray[np.float32], temperature: float, top_k: int, top_p: fl
     temperature=st.sampled_from([1e-4, 0.2, 0.7, 1.0, 3.0]),
     top_k=st.sampled_from([0, 2, 9, 60, 700, 100_000]),
     top_p=st.sampled_from([1e-7, 0.3, 0.9, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.0, 1e-3, 0.1, 0.7, 1.0]),
     point=st.floats(0, 1, exclude_max=True),
 )
 def test_the_drawn_token_is_the_one_that_a_full_sort_finds(
-    vocabulary: int, seed: int, spread: float, temperature: float, top_k: int, top_p: float, point: float
+    vocabulary: int,
+    seed: int,
+    spread: float,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    point: float,
 ) -> None:
     scores = random_scores(vocabulary, seed, spread)
-    pile = piled(scores, temperature, top_k, top_p)
-    found = drawn(scores, temperature, top_k, top_p, point)
+    shares = np.exp((scores.astype(np.float64) - float(scores.max())) / temperature)
+    assume(not np.any(np.abs(shares[shares < 1] - min_p) < 1e-4 * min_p))  # a matter of rounding
+    pile = piled(scores, temperature, top_k, top_p, min_p)
+    found = drawn(scores, temperature, top_k, top_p, point, min_p)
     # Of neighbours whose border lies where `point` does, to the precision of fp32, either will do.
     borders = [0.0, *(height for _, height in pile)]
     near = {

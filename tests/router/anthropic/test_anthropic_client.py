@@ -152,6 +152,29 @@ async def test_calls_are_one_at_a_time_where_others_are_disabled(
     assert "get_weather" not in router.pipeline.calls[-1].prompt
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_thoughts_are_blocks_of_their_own_where_they_are_asked_for(
+    thinking: RunningRouter, client: anthropic.AsyncAnthropic, streams: bool
+) -> None:
+    asked: Any = {"model": MODEL, "max_tokens": 2048, "messages": QUESTION}
+
+    async def ask(**more: Any) -> Any:
+        if not streams:
+            return await client.messages.create(**asked, **more)
+        async with client.messages.stream(**asked, **more) as stream:
+            return await stream.get_final_message()
+
+    message = await ask(thinking={"type": "enabled", "budget_tokens": 1024})
+    thought, text = message.content
+    assert (thought.type, thought.thinking, text.text) == ("thinking", "They ask for a city.", "Paris.")
+    asked["messages"] = [*QUESTION, {"role": "assistant", "content": message.content}, *QUESTION]
+    plain = await ask()
+    assert [block.type for block in plain.content] == ["text"]
+    prompt = thinking.pipeline.calls[-1].prompt
+    assert "<think>They ask for a city.</think>Paris." in prompt
+    assert prompt.endswith("<think></think>")
+
+
 async def test_an_answer_by_a_schema_is_guided(
     router: RunningRouter, client: anthropic.AsyncAnthropic
 ) -> None:

@@ -231,8 +231,16 @@ async def test_turns_of_one_side_are_one_and_late_system_messages_are_the_users(
     assert call.prompt == turns
 
 
+async def test_an_answer_that_is_begun_is_continued(router: RunningRouter) -> None:
+    messages = [*QUESTION, {"role": "assistant", "content": "The answer is ("}]
+    answer = (await ask(router, messages=messages)).json()
+    assert answer["content"][0]["text"] == "Hello world"
+    assert router.pipeline.calls[0].prompt.endswith("<assistant>The answer is (")
+
+
 async def test_probes_are_answered_without_a_model(router: RunningRouter) -> None:
     for method in ("HEAD", "GET"):
+        assert (await router.http.request(method, "/")).status_code == 200
         probe = await router.http.request(method, "/v1/messages")
         assert probe.status_code == 405
         assert probe.headers["allow"] == "POST"
@@ -255,7 +263,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": [""]}, "stop_sequences[0]"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-    ({"messages": [*QUESTION, {"role": "assistant", "content": "Well"}]}, "messages[1]"),
+    ({"thinking": {"type": "maybe"}}, "thinking.type"),
+    ({"output_config": {"effort": "huge"}}, "output_config.effort"),
 ]
 BLOCKS: list[tuple[str, dict[str, Any], str]] = [
     ("user", {"type": "image", "source": {"type": "url", "url": "x"}}, "not image blocks"),

@@ -10,10 +10,10 @@ import openai
 import pytest
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.embedding import CALLS_AT_ONCE, EmbeddingCall
+from router.core.embedding import CALLS_AT_ONCE, ROWS_PER_CALL, EmbeddingCall
 from router.core.tenant import Limits, Price, Scope
 from router.http.exchange import Exchange
-from router.openai.embeddings import MAX_TOTAL_TOKENS, ROWS_PER_CALL
+from router.openai.embeddings import MAX_TOTAL_TOKENS
 from router.tenants.rbac import SYSTEM
 from tests.fakes.embedder import vector
 from tests.router.raw import RawClient, post

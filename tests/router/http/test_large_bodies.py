@@ -108,6 +108,18 @@ async def test_who_may_send_a_large_body_is_answered_as_ever(router: RunningRout
     assert router.listener.memory.taken == 0
 
 
+async def test_a_bare_key_is_as_good_before_a_body_is_read_and_errors_are_in_the_apis_own_shape(
+    router: RunningRouter,
+) -> None:
+    key = await router.new_key(await router.new_tenant())
+    body = json.dumps({**LARGE, "max_tokens": 8}).encode()
+    for given, status in ((key, 200), ("sk-unknown", 401)):
+        headers = {"x-api-key": given, "content-type": "application/json"}
+        answer = await router.http.post("/v1/messages", content=body, headers=headers)
+        assert answer.status_code == status
+    assert answer.json()["error"]["type"] == "authentication_error"
+
+
 async def test_arriving_bodies_of_one_tenant_leave_memory_for_others(router: RunningRouter) -> None:
     greedy, other = [await router.new_key(await router.new_tenant(name)) for name in ("greedy", "other")]
     clients = [await RawClient.connect(router.port) for _ in range(6)]

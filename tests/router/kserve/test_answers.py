@@ -9,7 +9,7 @@ from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tensors import ENSEMBLE
 from router.kserve.answers import Answer, Output, join, read_outputs
-from router.kserve.generation import OUTPUTS
+from router.kserve.prompts import OUTPUTS
 from tests.router.kserve.asking import is_clear, outcome
 
 NAMES = st.sampled_from([*(tensor.name for tensor in ENSEMBLE.outputs), "internal"])

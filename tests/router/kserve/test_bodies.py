@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
 from router.kserve import messages
-from router.kserve.generation import INPUTS
+from router.kserve.prompts import INPUTS
 from router.kserve.tensors import read_inputs
 from tests.router.kserve.asking import is_clear, outcome
 

@@ -55,6 +55,8 @@ async def test_server_and_models_describe_themselves(client: Any) -> None:
     assert await client.is_server_live()
     assert await client.is_server_ready()
     assert await client.is_model_ready(MODEL)
+    assert not await client.is_model_ready("nope")
+    assert not await client.is_model_ready(MODEL, "7")
     assert (await client.get_server_metadata()).name == "inflight"
     metadata = await client.get_model_metadata("ensemble", "1")
     assert metadata.name == "ensemble"
@@ -100,6 +102,20 @@ async def test_token_counts_are_shown_only_to_clients_that_ask_for_them(
     wanted = [triton.InferRequestedOutput("num_input_tokens")]
     by_name = await client.infer(MODEL, prompt_inputs(grpc_input), outputs=wanted)
     assert [output.name for output in by_name.get_response().outputs] == ["num_input_tokens"]
+
+
+async def test_performance_figures_come_with_every_response_to_clients_that_ask_for_them(
+    kserve: RunningKserve, client: Any
+) -> None:
+    """NVIDIA's own scripts read them from each."""
+    inputs = prompt_inputs(grpc_input, stream=("BOOL", [[True]]), return_perf_metrics=("BOOL", [[True]]))
+    results = await stream(client, [{"model_name": MODEL, "inputs": inputs}])
+    assert texts(results) == ["Hello", " world"]
+    for result in results:
+        assert result.as_numpy("kv_cache_alloc_new_blocks").tolist() == [[0]]
+        assert result.as_numpy("acceptance_rate").dtype == "float32"
+    plain = await stream(client, [request()])
+    assert plain[0].as_numpy("arrival_time_ns") is None
 
 
 async def raw_stream(kserve: RunningKserve, requests: list[Any]) -> list[Any]:
@@ -312,13 +328,47 @@ async def test_the_threaded_client_works(kserve: RunningKserve) -> None:
     assert texts([whole])
 
 
-async def test_compressed_messages_and_large_ones_are_refused(kserve: RunningKserve, client: Any) -> None:
-    with pytest.raises(InferenceServerException):
-        await client.infer(MODEL, prompt_inputs(grpc_input), compression_algorithm="gzip")
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+async def test_compressed_messages_are_read_like_any_other(
+    kserve: RunningKserve, client: Any, algorithm: str
+) -> None:
+    result = await client.infer(MODEL, prompt_inputs(grpc_input), compression_algorithm=algorithm)
+    assert texts([result]) == ["Hello world"]
+    assert texts(await stream(client, [request()], compression_algorithm=algorithm)) == ["Hello", " world"]
+    compression = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}[algorithm]
+    async with grpc.aio.insecure_channel(kserve.grpc_url, compression=compression) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert (await stub.ModelReady(service_pb2.ModelReadyRequest(name=MODEL))).ready
+
+
+async def test_large_messages_are_refused_however_small_they_came(kserve: RunningKserve, client: Any) -> None:
+    large = prompt_inputs(grpc_input, "a" * (2 << 20))
     with pytest.raises(InferenceServerException) as refused:
-        await client.infer(MODEL, prompt_inputs(grpc_input, "a" * (2 << 20)))
+        await client.infer(MODEL, large)
     assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    for algorithm in ("gzip", "deflate"):
+        with pytest.raises(InferenceServerException, match="when it is decompressed") as refused:
+            await client.infer(MODEL, large, compression_algorithm=algorithm)
+        assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
+    (error,) = await stream(client, [{"model_name": MODEL, "inputs": large}], compression_algorithm="gzip")
+    assert "when it is decompressed" in str(error)
     assert not kserve.triton.requests
+
+
+@pytest.mark.parametrize("raw", [b"\x1f\x8bnonsense", b"\x78\x9cnonsense", b"\xff" * 9])
+async def test_a_message_that_cannot_be_read_is_refused_in_words(kserve: RunningKserve, raw: bytes) -> None:
+    async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
+        for method in ("ModelInfer", "ModelReady"):
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}", bytes, bytes)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(raw)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_no_request_begins_like_compressed_data() -> None:
+    """By its first byte: a field of the number 15."""
+    service = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    assert not [method.name for method in service.methods if 15 in method.input_type.fields_by_number]
 
 
 async def test_while_draining_requests_are_refused_and_idle_streams_end(

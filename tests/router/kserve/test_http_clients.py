@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import zlib
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -174,10 +176,63 @@ async def test_operators_calls_and_shared_memory_are_refused_with_the_reason(cli
         await client.infer(MODEL, [tensor])
 
 
-async def test_compressed_bodies_are_refused(client: Any) -> None:
-    with pytest.raises(InferenceServerException, match="compressed") as refused:
-        await client.infer(MODEL, prompt_inputs(http_input), request_compression_algorithm="gzip")
-    assert refused.value.status() == "415"
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+async def test_a_compressed_body_is_read_like_any_other(
+    kserve: RunningKserve, client: Any, algorithm: str
+) -> None:
+    result = await client.infer(
+        MODEL,
+        prompt_inputs(http_input),
+        request_compression_algorithm=algorithm,
+        response_compression_algorithm=algorithm,
+    )
+    assert result.as_numpy("text_output").tolist() == [b"Hello world"]
+    assert received(kserve.triton)["text_input"] == [b"hi"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "why"),
+    [
+        ("gzip", gzip.compress(b" " * (2 << 20)), 413, "larger than 1048576 bytes when it is decompressed"),
+        ("deflate", zlib.compress(b" " * (1 << 20) + b"{}"), 413, "larger than 1048576 bytes"),
+        ("gzip", b"{}", 400, "not valid gzip data"),
+        ("gzip", gzip.compress(b"{}")[:-4], 400, "not one whole piece"),
+        ("gzip", gzip.compress(b"{}") * 2, 400, "not one whole piece"),
+        ("br", b"{}", 415, "allowed are identity, gzip, deflate"),
+        ("gzip, gzip", gzip.compress(b"{}"), 415, "allowed are identity, gzip, deflate"),
+    ],
+)
+async def test_a_body_that_cannot_be_decompressed_or_becomes_too_large_is_refused(
+    kserve: RunningKserve, http: Any, encoding: str, body: bytes, status: int, why: str
+) -> None:
+    headers = {"content-encoding": encoding, "content-type": "application/json"}
+    answer = await http.post(f"/v2/models/{MODEL}/generate", content=body, headers=headers)
+    assert answer.status_code == status
+    assert why in answer.json()["error"]
+    assert not kserve.triton.requests
+
+
+async def test_health_is_told_as_kserves_own_client_reads_it(kserve: RunningKserve, http: Any) -> None:
+    assert (await http.get("/v2/health/live")).json() == {"live": True}
+    assert (await http.get("/v2/health/ready")).json() == {"ready": True}
+    assert (await http.get(f"/v2/models/{MODEL}/ready")).json() == {"name": MODEL, "ready": True}
+    kserve.router.permits.drain()
+    answer = await http.get("/v2/health/ready")
+    assert (answer.status_code, answer.json()) == (503, {"ready": False})
+
+
+async def test_the_model_may_be_named_in_the_body_too(http: Any) -> None:
+    inputs = [
+        {"name": "text_input", "shape": [1, 1], "datatype": "BYTES", "data": ["hi"]},
+        {"name": "max_tokens", "shape": [1, 1], "datatype": "INT32", "data": [3]},
+    ]
+    url = f"/v2/models/{MODEL}/infer"
+    assert (await http.post(url, json={"model_name": MODEL, "inputs": inputs})).is_success
+    other = await http.post(url, json={"model_name": "other", "inputs": inputs})
+    assert (other.status_code, other.json()) == (
+        400,
+        {"error": f"model_name is 'other', and the path names '{MODEL}'"},
+    )
 
 
 async def test_keys_limits_and_usage_are_those_of_the_other_api(kserve: RunningKserve, client: Any) -> None:
@@ -195,7 +250,8 @@ async def test_keys_limits_and_usage_are_those_of_the_other_api(kserve: RunningK
     assert (usage.requests, usage.prompt_tokens) == (1, 5)
     other = {"authorization": f"Bearer {await kserve.router.new_key(tenant)}"}
     stats = await client.get_inference_statistics(headers=other)
-    assert [each["inference_count"] for each in stats["model_stats"]] == [1, 0]
+    counts = {each["name"]: each["inference_count"] for each in stats["model_stats"]}
+    assert (counts[MODEL], counts[EMBEDDER]) == (1, 0)
 
 
 async def test_an_echoed_prompt_is_not_counted_as_answer(kserve: RunningKserve, client: Any) -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
-from router.kserve.offers import Parameters, Plain, read_parameters
+from router.kserve.parameters import Parameters, Plain, read_parameters
 from tests.router.kserve.asking import is_clear, outcome
 
 PLAIN = st.one_of(st.booleans(), st.integers(), st.floats(), st.text())
@@ -40,8 +42,6 @@ def test_documented_parameters_are_accepted() -> None:
         "inflight_configure",
         "inflight_report",
         "inflight_cache_salt",
-        "priority",
-        "timeout",
         "sequence_id",
         "headers",
         "unknown",
@@ -52,6 +52,28 @@ def test_reserved_and_unknown_parameters_are_refused_by_name(name: str) -> None:
     with pytest.raises(InflightError, match="is not taken") as refused:
         read_parameters({name: True})
     assert refused.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("priority", "tier"),
+    [(0, Tier.STANDARD), (1, Tier.INTERACTIVE), (2, Tier.STANDARD), (3, Tier.BATCH), (2**32 - 1, Tier.BATCH)],
+)
+def test_a_priority_is_a_tier_and_the_lowest_number_goes_first(priority: int, tier: Tier) -> None:
+    assert read_parameters({"priority": priority}).tier is tier
+    named = read_parameters({"priority": priority, "inflight_tier": "batch"})
+    assert named.tier is Tier.BATCH
+
+
+def test_a_timeout_is_in_microseconds_and_0_is_none() -> None:
+    assert read_parameters({"timeout": 1_500_000}).timeout_s == 1.5
+    assert read_parameters({"timeout": 0}).timeout_s == math.inf
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.5, "1", 2**64])
+@pytest.mark.parametrize("name", ["priority", "timeout"])
+def test_a_priority_or_timeout_out_of_range_is_refused_with_what_is_allowed(name: str, value: object) -> None:
+    with pytest.raises(InflightError, match=f"parameter '{name}': allowed are 1"):
+        read_parameters({name: value})
 
 
 @pytest.mark.parametrize("mark", ["", "x" * 65, 1, True])

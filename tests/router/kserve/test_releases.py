@@ -92,7 +92,10 @@ async def test_statistics_are_kept_for_each_version(grpc: Any, http: Any) -> Non
     (second,) = (await grpc.get_inference_statistics(f"{MODEL}@2")).model_stats
     assert (second.version, second.inference_count) == ("2", 2)
     everything = await grpc.get_inference_statistics()
-    assert [each.inference_count for each in everything.model_stats] == [1, 2, 0]
+    counts = {(each.name, each.version): each.inference_count for each in everything.model_stats}
+    assert [counts[MODEL, "1"], counts[MODEL, "2"], counts[EMBEDDER, "1"]] == [1, 2, 0]
+    assert [counts["ensemble", "1"], counts["ensemble", "2"]] == [1, 2]
+    assert [counts["tensorrt_llm", "1"], counts[f"{MODEL}.2.tensorrt_llm", "1"]] == [1, 2]
 
 
 async def test_usage_and_metrics_name_the_release(kserve: RunningKserve, grpc: Any) -> None:

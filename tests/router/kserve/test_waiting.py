@@ -74,6 +74,15 @@ async def test_a_grpc_deadline_becomes_the_requests_deadline(kserve: RunningKser
     assert waits[1:] == pytest.approx([0.7, 60.0])
 
 
+async def test_priority_and_timeout_are_the_tier_and_the_deadline(kserve: RunningKserve, client: Any) -> None:
+    await client.infer(MODEL, prompt_inputs(grpc_input), priority=1, timeout=700_000)
+    await client.infer(MODEL, prompt_inputs(grpc_input), priority=3, client_timeout=2.0, timeout=9_000_000)
+    first, second = Gated(kserve.router).policy().demands
+    assert (first.tier, second.tier) == (Tier.INTERACTIVE, Tier.BATCH)
+    assert first.deadline_s - first.arrived_s == pytest.approx(0.7)
+    assert second.deadline_s - second.arrived_s < 9.0
+
+
 async def test_a_refusal_is_unavailable_with_a_retry_time(kserve: RunningKserve, client: Any) -> None:
     policy = Gated(kserve.router).policy()
     policy.refusal = Refused(Reason.BUSY, "too many wait already", 10.0)

@@ -104,6 +104,7 @@ async def test_options_are_asked_of_the_engine(router: RunningRouter, client: ol
         "temperature": 0.5,
         "top_p": 0.25,
         "top_k": 3,
+        "min_p": 0.125,
         "seed": 42,
         "stop": ["a", "b", "c", "d", "e"],
         "repeat_penalty": 1.5,
@@ -118,6 +119,7 @@ async def test_options_are_asked_of_the_engine(router: RunningRouter, client: ol
     call, free = router.pipeline.calls
     assert (call.max_tokens, call.temperature, call.top_p, call.top_k, call.seed) == (5, 0.5, 0.25, 3, 42)
     assert call.stop == ("a", "b", "c", "d", "e")
+    assert call.min_p == 0.125
     assert (call.repetition_penalty, call.presence_penalty, call.frequency_penalty) == (1.5, 0.5, -0.5)
     assert free.max_tokens > 100_000
 
@@ -147,8 +149,8 @@ async def test_a_format_is_a_guide(router: RunningRouter, client: ollama.AsyncCl
     await client.chat(model=MODEL, messages=QUESTION, format="json")
     await client.generate(model=MODEL, prompt="hi", format=schema)
     await client.generate(model=MODEL, prompt="hi", format=schema, raw=True)
-    kinds = [call.guide and call.guide[0] for call in router.pipeline.calls]
-    assert kinds == ["json", "json_schema", "json_schema"]
+    await client.generate(model=MODEL, prompt="hi", format="")
+    assert [call.guide is not None for call in router.pipeline.calls] == [True, True, True, False]
 
 
 async def test_the_client_reads_embeddings(client: ollama.AsyncClient) -> None:
@@ -172,6 +174,28 @@ async def test_the_client_lists_and_shows_models(client: ollama.AsyncClient) -> 
     assert shown.modelinfo["inflight.context_length"] == 8192
     assert (await client.show(EMBEDDER)).capabilities == ["embedding"]
     assert (await client.show(f"{MODEL}:latest")).capabilities == ["completion", "tools"]
+
+
+async def test_thoughts_come_apart_from_the_answer(
+    thinking: RunningRouter, client: ollama.AsyncClient
+) -> None:
+    answer = await client.chat(model=MODEL, messages=QUESTION)
+    assert (answer.message.thinking, answer.message.content) == ("They ask for a city.", "Paris.")
+    parts = [part async for part in await client.generate(model=MODEL, prompt="hi", stream=True)]
+    assert "".join(part.thinking or "" for part in parts) == "They ask for a city."
+    assert "".join(part.response for part in parts) == "Paris."
+    await client.chat(model=MODEL, messages=[*QUESTION, answer.message, *QUESTION], think=False)
+    prompt = thinking.pipeline.calls[-1].prompt
+    assert "<think>They ask for a city.</think>Paris." in prompt
+    assert prompt.endswith("<think></think>")
+    assert "thinking" in ((await client.show(MODEL)).capabilities or ())
+
+
+async def test_an_answer_that_is_begun_is_continued(
+    router: RunningRouter, client: ollama.AsyncClient
+) -> None:
+    await client.chat(model=MODEL, messages=[*QUESTION, {"role": "assistant", "content": "Well,"}])
+    assert router.pipeline.calls[0].prompt.endswith("<assistant>Well,")
 
 
 async def test_a_model_that_is_asked_nothing_is_loaded(

@@ -11,6 +11,10 @@ import pytest
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.event_log import LogLimits, MemoryEventLog
+from router.content.conversations.response_store import ResponseStore
+from router.content.lookup import Owner
+from router.content.storage_quota import StorageQuota
+from router.core.tenant import LOCAL_CALLER
 from router.openai import background
 from router.request.permit import Permits
 from router.server import drain
@@ -104,6 +108,19 @@ async def test_a_cancelled_response_ends_the_generation_once(
     assert router.permits.open_count == 0
     (used,) = await router.usage("local")
     assert (used.requests, used.completion_tokens) == (1, 1)
+
+
+async def test_a_response_that_is_cancelled_through_another_router_is_no_longer_made(
+    router: RunningRouter, client: openai.AsyncOpenAI, go_on: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "_RENEWED_S", 0.02)
+    made = await client.responses.create(model=MODEL, input="hi", background=True)
+    await router.until(lambda: bool(router.pipeline.generations))
+    elsewhere = ResponseStore(router.parts.store, StorageQuota(1 << 30))
+    assert (await elsewhere.cancel(Owner.of(LOCAL_CALLER), made.id))["status"] == "cancelled"
+    await router.until(lambda: router.permits.open_count == 0)
+    assert router.pipeline.generations[0].stopped
+    assert (await ended(client, made.id)).status == "cancelled"
 
 
 async def test_a_response_that_has_ended_stays_so_when_it_is_cancelled(

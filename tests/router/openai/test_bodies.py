@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.openai.bodies import ChatBody, CompletionBody, decode_chat, decode_completion
-from router.openai.chat import chat_calls, chat_messages
+from router.openai.chat import chat_calls
+from router.openai.chat_messages import chat_messages
 from router.openai.completions import completion_calls
 from router.routing.checkpoint import SamplingDefaults
 from tests.router.running import MODEL, QUESTION, RunningRouter
@@ -119,8 +120,13 @@ def test_a_wrong_value_is_refused_naming_the_field_and_what_is_allowed(
         ("modalities", ["text", "audio"]),
         ("prediction", {"type": "content"}),
         ("functions", [{}]),
-        ("reasoning_effort", "high"),
         ("web_search_options", {}),
+        ("use_beam_search", True),
+        ("best_of", 2),
+        ("length_penalty", 1.5),
+        ("prompt_logprobs", 1),
+        ("return_token_ids", True),
+        ("chat_template", "{{ messages }}"),
     ],
 )
 def test_chat_fields_that_are_not_supported_yet_are_refused_by_name(field: str, value: object) -> None:
@@ -141,10 +147,49 @@ def test_chat_fields_that_are_not_supported_yet_are_refused_by_name(field: str, 
         {"service_tier": "default", "max_completion_tokens": 5, "seed": -1},
         {"temperature": None, "max_tokens": None, "stop": None, "stream": None, "seed": None, "tools": None},
         {"user": "u", "metadata": {"a": "b"}, "store": True, "prompt_cache_key": "k"},
+        {"safety_identifier": "u", "client_metadata": {"a": "b"}, "request_id": "r", "verbosity": "low"},
+        {"use_beam_search": False, "best_of": 1, "length_penalty": 1.0, "early_stopping": False},
+        {"echo": False, "add_special_tokens": False, "priority": 0, "return_token_ids": False, "top_k": -1},
+        {"include_stop_str_in_output": False, "spaces_between_special_tokens": True},
+        {"guided_decoding_backend": "xgrammar", "bad_words": [], "documents": [], "min_p": 0},
+        {"reasoning_effort": "xhigh"},
     ],
 )
 def test_neutral_values_of_unsupported_fields_are_accepted(fields: dict[str, object]) -> None:
     decode_chat(with_fields(**fields))
+
+
+PLAIN = b'"model": "m", "messages": [{"role": "user", "content": "x"}]'
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "value"),
+    [
+        (b'{"max_tokens": 96.0, ' + PLAIN + b"}", "max_tokens", 96),
+        (b'{"seed": 4.0, "n": 2.0, ' + PLAIN + b"}", "n", 2),
+        (b"\xef\xbb\xbf{" + PLAIN + b"}", "model", "m"),
+    ],
+)
+def test_whole_numbers_with_a_point_and_a_byte_order_mark_are_understood(
+    body: bytes, field: str, value: object
+) -> None:
+    decoded = getattr(decode_chat(body), field)
+    assert (decoded, type(decoded)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"no_such_field": 1}, "unknown_parameter"),
+        ({"messages": None}, "invalid_type"),
+        ({"max_tokens": "5"}, "invalid_type"),
+        ({"max_tokens": 1.5}, "invalid_type"),
+        ({"max_tokens": 0}, "invalid_value"),
+        ({"messages": [{"content": "x"}]}, "missing_required_parameter"),
+    ],
+)
+def test_a_refusal_carries_openais_code(fields: dict[str, object], code: str) -> None:
+    assert refusal(with_fields(**fields)).code == code
 
 
 @pytest.mark.parametrize(("field", "value"), [("suffix", "x"), ("best_of", 2)])

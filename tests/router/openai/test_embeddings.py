@@ -14,11 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.embedding import EmbeddingAnswer, EmbeddingCall, EmbeddingLimits
+from router.core.embedding import (
+    ROWS_PER_CALL,
+    TOKENS_PER_CALL,
+    EmbeddingAnswer,
+    EmbeddingCall,
+    EmbeddingLimits,
+    calls_of,
+)
 from router.openai.embeddings import (
     MAX_INPUTS,
     MAX_TOTAL_TOKENS,
-    ROWS_PER_CALL,
     check_total,
     decode_embeddings,
     embedding_calls,
@@ -200,6 +206,43 @@ def embeddings_tokenizer(embeddings_checkpoint: Path) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def test_long_texts_are_fewer_to_a_call_than_short_ones() -> None:
+    """Sixteen of them would keep everybody else waiting for as long as two hundred short ones."""
+    long = "many words in a long text " * 80
+    made = calls([long] * 5 + ["short"] * 40)
+    assert [len(call.rows) for call in made] == [2, 2, ROWS_PER_CALL, ROWS_PER_CALL, 9]
+    assert [call.first for call in made] == [0, 2, 4, 20, 36]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 600), max_size=60), st.integers(1, ROWS_PER_CALL))
+def test_a_list_is_cut_into_calls_without_gaps_and_none_is_too_large(tokens: list[int], most: int) -> None:
+    cuts = list(calls_of(tokens, most))
+    assert [row for cut in cuts for row in range(cut.start, cut.stop)] == list(range(len(tokens)))
+    for cut in cuts:
+        assert 1 <= cut.stop - cut.start <= most
+        assert sum(tokens[cut]) <= TOKENS_PER_CALL or cut.stop - cut.start == 1
+
+
+PROMPTS = EmbeddingLimits(8, 100, 16, prompts={"query": "find: ", "usual": "text: "}, default_prompt="usual")
+
+
+@pytest.mark.parametrize(("name", "row"), [("query", "find: a"), ("usual", "text: a"), (None, "text: a")])
+def test_texts_begin_with_the_prompt_that_is_asked_for(name: str | None, row: str) -> None:
+    body = json.dumps({"model": MODEL, "input": "a", "prompt_name": name}).encode()
+    (call,) = embedding_calls(decode_embeddings(body), PROMPTS)
+    assert call.rows == [row]
+    assert call.most_tokens == len(row) + 2
+
+
+def test_an_unknown_prompt_and_one_for_token_ids_are_refused() -> None:
+    assert "no such prompt; allowed: none: this model has no prompts" in refused("a", prompt_name="q").message
+    assert "these are token ids" in refused([1, 2], prompt_name="q").message
+    body = json.dumps({"model": MODEL, "input": "a", "prompt_name": "q"}).encode()
+    with pytest.raises(InflightError, match="allowed: 'query', 'usual'"):
+        embedding_calls(decode_embeddings(body), PROMPTS)
 
 
 def test_limits_on_embeddings_are_those_of_the_checkpoint(embeddings_checkpoint: Path) -> None:

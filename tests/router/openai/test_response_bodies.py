@@ -21,9 +21,15 @@ def decode(**fields: Any) -> Any:
     [
         ({"background": True, "store": False}, "store"),
         ({"prompt": {"id": "x"}}, "prompt"),
-        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"reasoning": {"summary": "all"}}, "reasoning.summary"),
         ({"max_tool_calls": 3}, "max_tool_calls"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "juggling"}]}, "tools[0].type"),
+        (
+            {"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}]},
+            "tools[0].tools[0].name",
+        ),
+        ({"tools": [{"type": "custom", "name": "a", "format": {"type": "grammar"}}]}, "tools[0].format"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
@@ -36,7 +42,7 @@ def decode(**fields: Any) -> Any:
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"text": {"format": {"type": "text", "name": "a"}}}, "text.format"),
-        ({"text": {"verbosity": "high"}}, "text.verbosity"),
+        ({"text": {"verbosity": "chatty"}}, "text.verbosity"),
         ({"previous_response_id": "resp_a", "conversation": "conv_a"}, "previous_response_id"),
         ({"stream_options": {}}, "stream_options"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
@@ -81,7 +87,7 @@ def test_a_response_makes_the_same_calls_as_the_equivalent_chat() -> None:
     chat = as_chat(body, [Message("user", "hi")])
     assert (chat.max_completion_tokens, chat.temperature, chat.top_p) == (5, 0, 0.5)
     assert chat.tools is not None
-    assert chat.tools[0].function.name == "look"
+    assert chat.tools[0].name == "look"
     assert chat.parallel_tool_calls is False
     assert chat.response_format is not None
     assert chat.response_format.json_schema is not None

@@ -141,7 +141,7 @@ async def test_a_schema_is_followed(client: openai.AsyncOpenAI, router: RunningR
     assert (guide[0], json.loads(guide[1])) == ("json_schema", schema)
     assert answer.text is not None
     await client.responses.create(model=MODEL, input="hi", text={"format": {"type": "json_object"}})
-    assert router.pipeline.calls[-1].guide == ("json", "")
+    assert router.pipeline.calls[-1].guide == ("json_schema", '{"type":"object"}')
 
 
 async def test_a_tool_is_called_and_answered(client: openai.AsyncOpenAI, router: RunningRouter) -> None:

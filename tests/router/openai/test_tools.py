@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
-from python_backend.wire.errors import InflightError
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.answer_reader import ToolReader
 from router.openai.bodies import decode_chat
-from router.openai.chat import chat_messages
-from router.openai.tools import ToolReader, forced_schema
+from router.openai.chat_messages import chat_messages
+from router.openai.tools import forced_schema
 from router.routing.chat_template import ChatTemplate
+from router.routing.models import Registry
 from tests.fakes.pipeline import words
 from tests.router.openai.test_chat import chunks
 from tests.router.running import RunningRouter
@@ -257,3 +260,124 @@ def test_templates_declare_whether_they_know_tools() -> None:
     assert knowing.knows_tools
     assert knowing.render([], [TIME, WEATHER]) == "2"
     assert knowing.render([]) == ""
+
+
+CUSTOM = {
+    "type": "custom",
+    "custom": {
+        "name": "date",
+        "description": "A day.",
+        "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]{4}"}},
+    },
+}
+
+
+GRAMMARLESS = {"type": "grammar"}
+
+
+def allowed(mode: str, *names: str) -> dict[str, object]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+async def test_only_allowed_tools_are_described_and_read(router: RunningRouter) -> None:
+    router.pipeline.script = lambda call: words(CALL)
+    some = await router.chat(tools=[WEATHER, TIME], tool_choice=allowed("auto", "time"))
+    assert some.json()["choices"][0]["message"]["content"] == CALL
+    assert "weather" not in router.pipeline.calls[-1].prompt
+    forced = await router.chat(tools=[WEATHER, TIME], tool_choice=allowed("required", "time"))
+    assert forced.status_code == 200
+    guide = router.pipeline.calls[-1].guide
+    assert guide is not None
+    assert json.loads(guide[1])["properties"]["name"] == {"const": "time"}
+    unknown = await router.chat(tools=[TIME], tool_choice=allowed("auto", "fly"))
+    assert unknown.json()["error"]["message"] == "tool_choice: fly is not among the tools"
+
+
+async def test_a_custom_tool_is_a_function_to_the_model_and_a_text_to_the_client(
+    router: RunningRouter,
+) -> None:
+    router.pipeline.script = lambda call: words(
+        '<tool_call>{"name": "date", "arguments": {"input": "2026"}}</tool_call>'
+    )
+    [call] = (await router.chat(tools=[CUSTOM])).json()["choices"][0]["message"]["tool_calls"]
+    assert (call["type"], call["custom"]) == ("custom", {"name": "date", "input": "2026"})
+    assert "[0-9]{4}" in router.pipeline.calls[-1].prompt
+    router.pipeline.script = lambda call: words("2026")
+    named = {"type": "custom", "custom": {"name": "date"}}
+    forced = (await router.chat(tools=[CUSTOM], tool_choice=named)).json()["choices"][0]
+    assert forced["message"]["tool_calls"][0]["custom"] == {"name": "date", "input": "2026"}
+    assert router.pipeline.calls[-1].guide == ("regex", "[0-9]{4}")
+    history = [{"role": "user", "content": "hi"}, forced["message"]]
+    again = await router.chat(messages=history, tools=[CUSTOM])
+    assert again.status_code == 200
+    assert '"arguments":{"input":"2026"}' in router.pipeline.calls[-1].prompt
+
+
+async def test_a_tool_without_parameters_takes_none(router: RunningRouter) -> None:
+    await router.chat(tools=[TIME], tool_choice="required")
+    guide = router.pipeline.calls[-1].guide
+    assert guide is not None
+    assert json.loads(guide[1])["properties"]["arguments"]["additionalProperties"] is False
+
+
+async def test_a_required_call_that_is_cut_off_leaks_no_json(router: RunningRouter) -> None:
+    router.pipeline.script = lambda call: words('{"name": "ti', finish="length")
+    for stream in (False, True):
+        response = await router.chat(tools=[TIME], tool_choice="required", stream=stream)
+        assert "name" not in response.text
+        assert '"finish_reason":"length"' in response.text
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "param"),
+    [
+        (
+            [TIME, WEATHER],
+            {"type": "function", "function": {"name": "weather"}},
+            "tools[1].function.parameters",
+        ),
+        ([TIME, WEATHER], "required", "tools"),
+        ([CUSTOM], {"type": "custom", "custom": {"name": "date"}}, "tools[0].custom.format"),
+    ],
+)
+async def test_a_bad_tool_schema_is_reported_where_it_was_written(
+    router: RunningRouter, tools: list[Any], choice: Any, param: str
+) -> None:
+    refused = InflightError(ErrorKind.INVALID_REQUEST, "guided_decoding_guide: Unimplemented keys")
+    router.pipeline.script = lambda call: [refused]
+    error = (await router.chat(tools=tools, tool_choice=choice)).json()["error"]
+    assert (error["param"], error["message"]) == (param, f"{param}: Unimplemented keys")
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"type": "custom"}, "tools[0].custom"),
+        ({"type": "function", "custom": {"name": "a"}}, "tools[0].function"),
+        ({**TIME, "custom": {"name": "a"}}, "tools[0].custom"),
+        (
+            {"type": "custom", "custom": {"name": "a", "format": {"type": "grammar"}}},
+            "tools[0].custom.format",
+        ),
+    ],
+)
+def test_a_tool_has_what_its_type_promises(tool: dict[str, object], param: str) -> None:
+    with pytest.raises(InflightError) as caught:
+        body(tools=[tool])
+    assert caught.value.param == param
+
+
+async def test_marks_that_are_special_tokens_are_shown_where_they_are_read(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = ChatTemplate("{{ tools }}[TOOL_CALLS]")
+    find = Registry.find
+    monkeypatch.setattr(Registry, "find", lambda *given: replace(find(*given), template=template))
+    router.pipeline.script = lambda call: words("[TOOL_CALLS]", '[{"name": "time", ', '"arguments": {}}]')
+    choice = (await router.chat(tools=[TIME])).json()["choices"][0]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "time", "arguments": "{}"}
+    assert router.pipeline.calls[-1].shows_special_tokens
+    await router.chat()
+    assert router.pipeline.calls[-1].shows_special_tokens is None

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +11,10 @@ from hypothesis import strategies as st
 
 from router.core.generation import Delta
 from router.http.connection import Limits
-from router.request import text
 from router.request.text import patience_s
 from tests.fakes.pipeline import words
 from tests.router.raw import RawClient, chat_request
-from tests.router.running import MODEL, QUESTION, RunningRouter, running_router
+from tests.router.running import RunningRouter, running_router
 
 TOKEN_BYTES = 500  # in Triton, which keeps what is not read
 
@@ -101,18 +99,3 @@ async def test_a_request_leaves_nothing_behind_for_the_garbage_collector(
         await router.http.aclose()
         await router.until(lambda: router.listener.connection_count == 0)
     assert not found
-
-
-@pytest.mark.parametrize(("path", "has_comments"), [("/v1/chat/completions", True), ("/api/chat", False)])
-async def test_a_paused_answer_is_kept_alive_by_comments_where_its_stream_has_such(
-    router: RunningRouter, monkeypatch: pytest.MonkeyPatch, path: str, has_comments: bool
-) -> None:
-    monkeypatch.setattr(text, "_KEEP_ALIVE_S", 0.02)
-    first, *rest = words("Hello", " world")
-    router.pipeline.script = lambda call: [first, 0.3, *rest]
-    body = {"model": MODEL, "messages": QUESTION, "stream": True}
-    answer = await router.http.post(path, json=body)
-    assert (": the answer goes on\n" in answer.text) == has_comments
-    assert "world" in answer.text
-    if not has_comments:
-        assert all(json.loads(line) for line in answer.text.splitlines())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from router.routing.chat_template import ChatTemplate
+from router.routing.models import Registry
 from router.safety.guard import Safety
 from router.telemetry.prompt_log import PromptLog
 from tests.fakes.pipeline import words
@@ -122,3 +125,30 @@ async def test_the_prompt_log_has_tool_calls_below_the_text(tmp_path: Path, guar
 def logged(directory: Path) -> Any:
     (file,) = directory.rglob("*.jsonl")
     return json.loads(file.read_text())
+
+
+THINKING = ChatTemplate("{{ messages[0].content }}{# </think> #}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "thought", "said", "reason"),
+    [
+        ("<think>A bird.</think>Fine.", "A bird.", "Fine.", "stop"),
+        ("<think>A blue heron.</think>Fine.", "A ", "", "content_filter"),
+        ("<think>A bird.</think>A blue heron.", "A bird.", "A ", "content_filter"),
+        ("<think>So blue", "So blue", "", "stop"),
+    ],
+)
+async def test_forbidden_thoughts_are_never_sent(
+    guarded: RunningRouter, monkeypatch: pytest.MonkeyPatch, answer: str, thought: str, said: str, reason: str
+) -> None:
+    find = Registry.find
+    monkeypatch.setattr(Registry, "find", lambda *given: replace(find(*given), template=THINKING))
+    guarded.pipeline.script = letters(answer)
+    choice = (await guarded.chat()).json()["choices"][0]
+    assert choice["message"].get("reasoning_content", "") == thought
+    assert (choice["message"]["content"], choice["finish_reason"]) == (said, reason)
+    got = await events(guarded, "/v1/chat/completions", messages=QUESTION)
+    deltas = [event["choices"][0]["delta"] for event in got]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == thought
+    assert "".join(delta.get("content", "") for delta in deltas) == said

@@ -40,7 +40,7 @@ async def test_a_prompt_of_far_too_many_tokens_is_refused_by_its_beginning(
         return real(tokenizer, text)
 
     monkeypatch.setattr(token_counting, "_count", count)
-    with pytest.raises(InflightError, match="at most 1000") as refused:
+    with pytest.raises(InflightError, match="maximum context length is 1000 tokens") as refused:
         await PromptLengths(tokenizers).check(SERVED, ["word " * 200_000], "acme")
     assert refused.value.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
     assert sum(map(len, counted)) < 50_000

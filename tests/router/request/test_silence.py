@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from router.core.generation import Delta
+from router.http import sse
 from router.request import text
 from tests.router.running import MODEL, RunningRouter, running_router
 
@@ -47,7 +48,7 @@ async def test_the_clients_of_every_api_read_on_after_a_pause(paused: RunningRou
 
 async def test_what_is_sent_in_a_pause_is_each_apis_own(paused: RunningRouter) -> None:
     chat = await paused.chat(stream=True)
-    assert ": the answer goes on\n\n" in chat.text
+    assert sse.COMMENT.decode() in chat.text
     body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "stream": True}
     message = await paused.http.post("/v1/messages", json=body)
     assert message.text.count("event: ping\n") > 1

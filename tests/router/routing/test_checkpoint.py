@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import transformers
 
+from python_backend.embeddings.description import read_description
 from router.openai.bodies import decode_chat
 from router.openai.chat import chat_calls
 from router.routing.checkpoint import (
     CONTEXT_TOKENS,
     SamplingDefaults,
     load_context_tokens,
+    load_limits,
     load_sampling_defaults,
 )
+from tests.embeddings.test_families import FAMILIES
 
 ADVICE = SamplingDefaults(temperature=0.2, top_p=0.9)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "x"}]'
@@ -55,3 +60,33 @@ def test_a_clients_parameters_override_the_checkpoints_defaults() -> None:
     body = decode_chat(BODY + b', "temperature": 1.5, "top_p": 1}')
     (spoken,) = chat_calls(body, "x", "id", "local", ADVICE)
     assert (spoken.temperature, spoken.top_p) == (1.5, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["Model", "ForSequenceClassification"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_router_reads_of_an_encoder_what_the_model_itself_reads(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    name, values = FAMILIES[family]
+    config = getattr(transformers, f"{name}Config")(**values, num_labels=1).to_dict()
+    config["architectures"] = [f"{name}{kind}"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for chosen in ({}, {"max_seq_length": 20, "model_max_length": 20}):
+        for file in ("sentence_bert_config.json", "tokenizer_config.json"):
+            (tmp_path / file).write_text(json.dumps(chosen))
+        limits, description = load_limits(tmp_path), read_description(tmp_path)
+        assert limits.max_tokens == description.max_tokens
+        assert limits.is_reranker == description.is_reranker
+        assert limits.vocabulary == description.shape.vocabulary
+        assert limits.dimensions == (1 if description.is_reranker else description.shape.hidden)
+
+
+def test_the_prompts_of_an_encoder_are_those_of_its_authors(tmp_path: Path) -> None:
+    config = {"hidden_size": 8, "vocab_size": 9, "max_position_embeddings": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    told = {"prompts": {"query": "search_query: ", "document": ""}, "default_prompt_name": "document"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(told))
+    limits = load_limits(tmp_path)
+    assert limits.prompts == told["prompts"]
+    assert limits.prompted("a", "query") == "search_query: a"
+    assert limits.prompted("a", limits.default_prompt) == "a"

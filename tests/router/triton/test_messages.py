@@ -59,6 +59,16 @@ def test_a_guide_and_a_bias_are_sent_only_on_request() -> None:
     assert "inflight_logit_bias" not in requests.build(CALL).parameters
 
 
+def test_what_the_contract_has_no_tensors_for_comes_as_parameters() -> None:
+    requests = GenerateRequests("ensemble")
+    call = msgspec.structs.replace(CALL, min_p=0.05, stop_token_ids=(2, 11), shows_special_tokens=True)
+    parameters = requests.build(call).parameters
+    assert parameters["inflight_min_p"].string_param == "0.05"
+    assert parameters["inflight_stop_token_ids"].string_param == "[2,11]"
+    assert parameters["inflight_special_tokens"].bool_param
+    assert not {"inflight_min_p", "inflight_stop_token_ids"} & set(requests.build(CALL).parameters)
+
+
 def test_a_call_becomes_the_tensors_of_the_contract() -> None:
     message = GenerateRequests("ensemble").build(CALL)
     assert (message.model_name, message.id) == ("ensemble", "chatcmpl-1")

@@ -74,6 +74,8 @@ def _choosing(request: GenerationRequest, index: int) -> dict[str, Any]:
             "top_p": sampling.top_p if sampling.top_p > 0 else 1.0,
             "seed": (sampling.seed + index) % (1 << 64),
         }
+        if sampling.min_p:
+            chosen["min_p"] = sampling.min_p
     if sampling.has_penalties:
         chosen |= {
             "repetition_penalty": sampling.repetition_penalty,

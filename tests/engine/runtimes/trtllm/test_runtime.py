@@ -153,6 +153,10 @@ def test_several_sequences_are_requested_separately_with_their_own_seeds() -> No
     assert sorted((event.sequence_index, event.token_ids[0]) for event in run.step()) == [(0, 11), (1, 10)]
 
 
+def test_a_least_share_is_passed_on() -> None:
+    assert started(sampling=SamplingParams(top_p=0.9, min_p=0.1)).sampling(0)["min_p"] == 0.1
+
+
 def test_a_requests_own_error_ends_that_request_alone() -> None:
     run = Run()
     for key in (1, 2, 3):

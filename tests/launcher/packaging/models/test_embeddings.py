@@ -160,8 +160,11 @@ def test_a_directory_is_served_under_its_own_name(
     ("config", "said"),
     [
         (None, "is neither all-minilm-l6-v2 nor a directory"),
-        ("{}", "cannot make embeddings: config.json does not describe a BERT"),
-        ('{"model_type": "llama"}', "model_type is 'llama'; this encoder computes 'bert' alone"),
+        ("{}", "cannot make embeddings: config.json does not describe a model of the type bert"),
+        (
+            '{"model_type": "llama"}',
+            "model_type is 'llama'; encoders are bert, roberta, xlm-",
+        ),
     ],
 )
 def test_a_directory_that_cannot_make_embeddings_is_refused(

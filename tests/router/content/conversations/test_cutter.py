@@ -92,7 +92,7 @@ async def test_known_sizes_are_not_counted_again(tokenizers: Tokenizers) -> None
 async def test_new_input_that_does_not_fit_alone_is_refused(tokenizers: Tokenizers) -> None:
     cutter = Cutter(tokenizers, ContextLengths())
     with pytest.raises(
-        InflightError, match=r"has 303 tokens or more; at most 50 fit .* 100 tokens"
+        InflightError, match=r"length is 100 tokens.* has 303 tokens or more; at most 50 fit"
     ) as caught:
         await cutter.cut("acme", model(100), Past(turns(3, 5), [said("user", "word " * 300)]), 50, render)
     assert caught.value.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED

@@ -142,7 +142,7 @@ async def test_an_assistants_text_and_calls_become_one_message() -> None:
     messages = as_messages(items, None)
     assert [message.role for message in messages] == ["user", "assistant", "tool"]
     assert messages[1].content == "I look."
-    assert [call.function.name for call in messages[1].tool_calls or ()] == ["look", "look"]
+    assert [call.name for call in messages[1].tool_calls or ()] == ["look", "look"]
     assert messages[2].tool_call_id == "c1"
 
 

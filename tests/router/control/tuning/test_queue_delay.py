@@ -12,6 +12,7 @@ from python_backend.costs.batch_cost import BatchCost
 from router.control.tuning.queue_delay import (
     GUARD_MS,
     LADDER_MS,
+    LEAST_LOAD,
     Arrivals,
     Room,
     choose_queue_delay,
@@ -77,6 +78,48 @@ def test_a_delay_is_on_the_ladder_and_leaves_time_for_the_batch(
         assert taken_ms <= room.objective_ms + 1e-6
         assert 1 < found.batch <= room.max_batch
         assert found.delay_ms * arrivals.requests_per_s >= 1000  # somebody is expected to join
+
+
+def test_a_step_that_is_too_short_for_anybody_gives_way_to_the_next() -> None:
+    """35 ms lie between two requests, and 20 ms of the ladder would gather nobody."""
+    found = choose_queue_delay(Arrivals(28), Room(200.0, 0.0, 64), BatchCost(11.0, 18.6, 1.2))
+    assert found.delay_ms == 50
+    assert found.batch == 2
+    assert "about 2 rows gather in 50 ms" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("per_s", "objective_ms", "said"),
+    [
+        (15, 1000, "the next one comes 66.7 ms later on average, and 50 ms are the longest delay"),
+        (28, 150, "35.7 ms later on average: that takes a delay of 50 ms, and 150 ms leave 28 ms to wait"),
+        (28, 165, "35.7 ms later on average: that takes a delay of 50 ms, and 165 ms leave 43 ms to wait"),
+        (28, 55, "28 requests/s leave no time to wait within 55 ms"),
+    ],
+)
+def test_where_nobody_would_come_in_time_both_times_are_told(
+    per_s: float, objective_ms: float, said: str
+) -> None:
+    found = choose_queue_delay(Arrivals(per_s), Room(objective_ms, 0.0, 64), BatchCost(20.0, 20.0))
+    assert found.delay_ms == 0
+    assert said in found.sentence
+
+
+@settings(deadline=None)
+@given(st.floats(20, 2000), rooms, st.builds(BatchCost, st.floats(5, 50), st.floats(0, 1), st.floats(1, 3)))
+def test_without_a_delay_no_step_that_somebody_would_come_in_was_possible(
+    per_s: float, room: Room, cost: BatchCost
+) -> None:
+    """Of a model that is busy, and whose batches are cheap."""
+    found = choose_queue_delay(Arrivals(per_s), room, cost)
+    if found.delay_ms or per_s * cost.batch_ms(1) / 1000 / room.instances < LEAST_LOAD:
+        return
+    rows_per_s = room.instances * 2000 / cost.batch_ms(2)
+    if per_s >= rows_per_s:
+        return  # more comes than batches of two can take: they fill without a delay
+    is_busy = per_s / rows_per_s > 0.5
+    left_ms = room.objective_ms - room.elsewhere_ms - GUARD_MS - (1 + is_busy) * cost.slow_batch_ms(2)
+    assert not any(1000 / per_s <= step <= left_ms - 1e-6 for step in LADDER_MS)
 
 
 @settings(deadline=None)

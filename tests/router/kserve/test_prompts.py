@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from python_backend.wire.errors import InflightError
 from router.core.generation import MAX_NEW_TOKENS
-from router.kserve.generation import MAX_SEQUENCES, check_joinable, complete, echoes, need, shown_outputs
+from router.kserve.prompts import MAX_SEQUENCES, check_joinable, complete, echoes, need, shown_outputs
 from router.kserve.tensors import Value
 
 

@@ -1,0 +1,1 @@
+"""Encoders on a GPU, by torch."""
