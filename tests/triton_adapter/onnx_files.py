@@ -23,7 +23,9 @@ def write_onnx(directory: Path, factor: float = 2.0) -> Path:
     shape = ["rows", "columns"]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
     numbers = {"factor": factor, "one": 1.0}
-    constants = [numpy_helper.from_array(np.float32(value), name) for name, value in numbers.items()]
+    constants = [
+        numpy_helper.from_array(np.array(value, np.float32), name) for name, value in numbers.items()
+    ]
     scaled = helper.make_node("Mul", ["x", "factor"], ["scaled"])
     nodes = [scaled, helper.make_node("Add", ["scaled", "one"], ["y"])]
     graph = helper.make_graph(nodes, "line", values[:1], values[1:], constants)
