@@ -229,7 +229,7 @@ HEAVY = {
     "triton": ("python_backend/engine/cuda",),
     "numba": ("python_backend/engine/native",),
     "onnx": ("python_backend/embeddings",),
-    "onnxruntime": ("python_backend/embeddings",),
+    "onnxruntime": ("python_backend/embeddings", "python_backend/triton_adapter/onnx_model.py"),
     "opentelemetry": ("router/telemetry/tracing",),
     "redis": ("router/control/peers",),
 }

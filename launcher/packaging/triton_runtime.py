@@ -95,10 +95,11 @@ def lay_out_python_backend(source: Path, stub: Path, backend_dir: Path) -> None:
 
 
 def lay_out_drop_in(project_root: Path, backend_dir: Path) -> None:
-    drop_in = backend_dir / "tensorrtllm"
-    drop_in.mkdir(parents=True)
-    model = project_root / "python_backend" / "backends" / "tensorrtllm" / "model.py"
-    shutil.copyfile(model, drop_in / model.name)
+    """What stands in for backends that this Triton does not have."""
+    for model in sorted((project_root / "python_backend" / "backends").glob("*/model.py")):
+        drop_in = backend_dir / model.parent.name
+        drop_in.mkdir(parents=True)
+        shutil.copyfile(model, drop_in / model.name)
 
 
 def check_architecture(machine: str) -> None:

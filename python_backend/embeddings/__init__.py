@@ -1,1 +1,1 @@
-"""Sentence embeddings on the CPU, with numpy alone: texts to the vectors of sentence-transformers."""
+"""Encoders: texts to the vectors of sentence-transformers, pairs of texts to the scores of rerankers."""

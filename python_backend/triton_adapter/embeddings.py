@@ -12,9 +12,9 @@ import numpy as np
 from python_backend.embeddings.layers import Floats
 from python_backend.embeddings.model import EmbeddingModel, shortened
 from python_backend.embeddings.word_pieces import Tokens
-from python_backend.engine.host.cores import available_cores
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.inputs import RowInputs, invalid
+from python_backend.triton_adapter.threads import threads_of
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import refusal
 
@@ -39,7 +39,7 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         parameters = pb.model_parameters(args)
         device = _device(parameters)
-        self._model = EmbeddingModel.load(parameters["checkpoint_dir"], _threads(parameters), device)
+        self._model = EmbeddingModel.load(parameters["checkpoint_dir"], threads_of(parameters), device)
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
         jobs = [self._read(request) for request in requests]
@@ -144,15 +144,6 @@ def _outputs(job: _Job) -> list[Any]:
         pb.tensor("EMBEDDING", vectors, np.float32),
         pb.tensor("TOKENS", [[len(ids)] for ids in job.ids], np.int32),
     ]
-
-
-def _threads(parameters: Mapping[str, str]) -> int:
-    value = parameters.get("threads", "")
-    if not value:
-        return max(1, available_cores() // 2)
-    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 256):
-        raise refusal("threads", value, "1 to 256, or nothing for half of the cores")
-    return int(value)
 
 
 def _device(parameters: Mapping[str, str]) -> str:

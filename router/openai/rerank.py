@@ -24,9 +24,8 @@ from router.core.generation import text_tokens
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
-from router.openai.embeddings import MAX_INPUTS, check_total, need_of
+from router.openai.embeddings import MAX_INPUTS, check_total, need_of, vectors_of
 from router.request.answer import Answers
-from router.request.aside import LARGE_BYTES
 from router.request.decoding import decode, invalid
 from router.request.embedding import EmbeddingJob
 from router.request.errors import respond_json
@@ -69,7 +68,7 @@ _score_decoder = msgspec.json.Decoder(ScoreBody)
 
 
 def routes(models: Registry, answers: Answers) -> list[Route]:
-    rerank, score = Rerank(models, answers), Scores(models, answers)
+    rerank, score = (Scoring(models, answers, read) for read in (read_rerank, read_score))
     told = "Orders texts by how well they go with a query."
     same = "The same as /v1"
     return [
@@ -87,32 +86,22 @@ def routes(models: Registry, answers: Answers) -> list[Route]:
     ]  # fmt: skip
 
 
-class _Endpoint:
-    def __init__(self, models: Registry, answers: Answers) -> None:
+class Scoring:
+    """`read` makes of a body which pairs are to be scored, and how that is answered."""
+
+    def __init__(self, models: Registry, answers: Answers, read: Callable[[bytes], _Asked]) -> None:
         self._models = models
         self._answers = answers
+        self._read = read
 
-    async def _answer(self, exchange: Exchange, record: Record, asked: _Asked) -> None:
+    async def __call__(self, exchange: Exchange, record: Record) -> None:
+        raw, aside = exchange.request.body, self._answers.aside
+        asked = await aside.when_large(len(raw), record.tenant, self._read, raw)
         record.user = asked.user or record.user
         model = self._models.find_scorer(asked.model, record)
-        job = _Job(exchange, record, model, asked, plan_of(asked.pairs, model.limits))
+        plan = await aside.when_large(len(raw), record.tenant, plan_of, asked.pairs, model.limits)
+        job = _Job(exchange, record, model, asked, plan)
         await self._answers.answer(job, record, exchange.on_disconnect)
-
-    async def _read(self, exchange: Exchange, record: Record, read: Callable[[bytes], _Asked]) -> _Asked:
-        raw = exchange.request.body
-        return (
-            await self._answers.aside.run(record.tenant, read, raw) if len(raw) > LARGE_BYTES else read(raw)
-        )
-
-
-class Rerank(_Endpoint):
-    async def __call__(self, exchange: Exchange, record: Record) -> None:
-        await self._answer(exchange, record, await self._read(exchange, record, read_rerank))
-
-
-class Scores(_Endpoint):
-    async def __call__(self, exchange: Exchange, record: Record) -> None:
-        await self._answer(exchange, record, await self._read(exchange, record, read_score))
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -285,8 +274,7 @@ def _likely(limits: EmbeddingLimits, *texts: str) -> int:
 
 
 def _vectors(answer: EmbeddingAnswer) -> Iterator[tuple[float, ...]]:
-    size = len(answer.vectors) // len(answer.tokens)
-    return (_floats(answer.vectors[start : start + size]) for start in range(0, len(answer.vectors), size))
+    return map(_floats, vectors_of(answer))
 
 
 def _floats(raw: bytes) -> tuple[float, ...]:

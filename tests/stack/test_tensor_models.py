@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from router.control.releases.records import RolloutState
 from router.core.manifest import Manifest
 from tests.router.kserve.asking import grpc_input, http_input
 from tests.stack.releasing import IN_FLIGHT, ReleaseStack, write_multiplier
+from tests.triton_adapter.onnx_files import write_onnx
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -73,6 +75,15 @@ def test_tritons_own_clients_reach_both_releases_of_a_users_model(
         assert min(answers.values()) >= 12  # 5 standard deviations below the half
         assert of_ten(http, http_input, model_version="1") == 20
         release_stack.command("promote", "doubler@1")
+
+
+def test_an_onnx_model_is_released_like_any_other(release_stack: ReleaseStack, tmp_path: Path) -> None:
+    release_stack.command("add", "line", str(write_onnx(tmp_path / "line", factor=3)))
+    release_stack.command("promote", "line@1")
+    release_stack.load(release_stack.find_version("line", 1))
+    with grpcclient.InferenceServerClient(release_stack.stack.grpc_url) as grpc:
+        answer = grpc.infer("line", [grpc_input("x", "FP32", [[1.0, 2.0], [3.0, 4.0]])])
+    assert answer.as_numpy("y").tolist() == [[4.0, 7.0], [10.0, 13.0]]
 
 
 def test_an_unloaded_release_is_loaded_again_despite_leftover_bytecode(

@@ -36,6 +36,8 @@ _OF_FILE = {
     "model.pt": "pytorch",
 }
 
+_FILE_OF = {"python": "model.py", "onnxruntime": "model.onnx"}
+
 
 def weights_files(directory: Path) -> list[Path]:
     """The safetensors files that the engine will read, all of them there."""
@@ -106,9 +108,10 @@ def check_triton_model(directory: Path, version: int, backends: Collection[str])
             f"{directory / CONFIG} needs the backend {backend!r}, which this Triton does not have; "
             f"it has: {there}"
         )
-    program = folder / (config.default_model_filename or "model.py")
-    if backend == "python" and not program.is_file():
-        raise CheckpointError(f"{directory} is not a whole model: it has no {version}/{program.name}")
+    needed = _FILE_OF.get(backend)
+    file = folder / (config.default_model_filename or needed or "")
+    if needed is not None and not file.is_file():
+        raise CheckpointError(f"{directory} is not a whole model: it has no {version}/{file.name}")
     return config
 
 

@@ -172,7 +172,7 @@ def test_an_embedding_checkpoint_becomes_one_triton_model(inflight: Shell, tmp_p
     told = read_parameters(inflight.repository / "vectors.1" / "config.pbtxt")
     assert (told["checkpoint_dir"], told["threads"]) == (str(checkpoint), "1")
     refusal = inflight.refusal("add", "vectors", str(checkpoint), "--set", "inflight_precision=int4")
-    assert "has the parameters threads" in refusal
+    assert "has the parameters device, gpu_memory_share, threads" in refusal
 
 
 def test_a_triton_model_is_copied_with_its_whole_version_directory(inflight: Shell, tmp_path: Path) -> None:
@@ -288,7 +288,8 @@ def test_a_broken_checkpoint_is_refused_and_leaves_nothing_behind(
     [
         ('name: "x" backend: ', "config.pbtxt"),
         ("no such field: 1", "config.pbtxt"),
-        (TENSORS_CONFIG.replace('"python"', '"onnxruntime"'), "needs the backend 'onnxruntime'"),
+        (TENSORS_CONFIG.replace('"python"', '"onnxruntime"'), "it has no 10/model.onnx"),
+        (TENSORS_CONFIG.replace('"python"', '"pytorch"'), "needs the backend 'pytorch'"),
         ('name: "x" platform: "tensorrt_plan"', "needs the backend 'tensorrt'"),
         ('backend: "python" instance_group { name: "my group" }', "instance_group with the name 'my group'"),
         ('name: "x" platform: "ensemble"', "is an ensemble, whose steps are models of their own"),
@@ -363,9 +364,9 @@ def test_a_models_backend_is_recognised_from_its_file(inflight: Shell, tmp_path:
     source = write_triton_model(tmp_path / "doubling", TENSORS_CONFIG.replace('backend: "python"', ""))
     inflight("add", "twice", str(source))
     for version in ("2", "10"):
-        (source / version / "model.py").rename(source / version / "model.onnx")
-    assert "needs the backend 'onnxruntime'" in inflight.refusal("add", "twice", str(source))
-    (source / "libtriton_onnxruntime.so").write_text("")
+        (source / version / "model.py").rename(source / version / "model.pt")
+    assert "needs the backend 'pytorch'" in inflight.refusal("add", "twice", str(source))
+    (source / "libtriton_pytorch.so").write_text("")
     assert "is added" in inflight("add", "twice", str(source)), "it brings the backend along"
 
 
