@@ -259,7 +259,7 @@ def run(variant: str, count: int, console: Console, cost: StepCost | None) -> bo
     with tempfile.TemporaryDirectory() as folder:
         # What is known of the steps lies beside the packed weights: nothing at first, all after a restart.
         engine = {"inflight_packed_cache_dir": str(Path(folder) / "packed")}
-        setup = Setup(engine if cost is None else {**engine, **paced(cost, PACED)})
+        setup = Setup(engine if cost is None else {**engine, **paced(cost, PACED)}, embeddings=False)
         if variant == "restart":
             with serving(setup, tenants) as served:
                 measure(served, variant, min(count, 20), is_short=True)
