@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from router.request.identity import Doorkeeper
     from router.routing.models import Registry
 
+_VERSION = version("inflight")  # read from disk, once
 _LINKS = {
     "docs": "/docs",
     "openapi": "/openapi.json",
@@ -46,7 +47,7 @@ class FrontPage:
         if "text/html" in exchange.request.headers.get("accept", ""):
             respond_page(exchange, record, self._page())
         else:
-            value: dict[str, Any] = {"name": "Inflight", "version": version("inflight"), "links": _LINKS}
+            value: dict[str, Any] = {"name": "Inflight", "version": _VERSION, "links": _LINKS}
             shown = self._shown
             respond_json(exchange, record, value if shown is None else {**value, "models": shown})
 
@@ -68,7 +69,7 @@ class FrontPage:
             "<p>LLM inference behind an OpenAI-compatible API: point a client's base URL at <code>/v1</code>."
             f"</p><h2>Models</h2>{models}<h2>More</h2>{table(('path', ''), links)}"
         )
-        return html_page(f"Inflight {version('inflight')}", body)
+        return html_page(f"Inflight {_VERSION}", body)
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def show_version(exchange: Exchange, record: Record) -> None:
-    respond_json(exchange, record, {"version": version("inflight")})
+    respond_json(exchange, record, {"version": _VERSION})
 
 
 def routes(models: Registry | None, doorkeeper: Doorkeeper | None) -> list[Route]:

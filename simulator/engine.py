@@ -260,7 +260,13 @@ class SimulatedEngine:
         batch = self._batch
         lightest = batch.members.places.lightest()
         light = 0 if lightest is None else batch.members.places.held(lightest)
-        load = StepLoad(sum(batch.decoding), batch.decoding_kv_tokens, self._target_ms, light)
+        load = StepLoad(
+            sum(batch.decoding),
+            batch.decoding_kv_tokens,
+            self._target_ms,
+            light,
+            batch.members.places.tenants,
+        )
         found = self._pace.limits(self._cost, load, now_s)
         self.limits, self._most_running, self._announced = found.steps, found.most_running, found.batch
 

@@ -234,14 +234,15 @@ def show(console: Console, variant: str, phases: Sequence[Phase]) -> bool:
 
 def _cells(phase: Phase, tenant: str) -> list[str]:
     answers = [each for each in phase.answers if each.tenant == tenant]
+    alone = Phase(phase.name, phase.seconds, answers)
     whole = sorted(each.heard_s[-1] - each.at_s for each in answers if each.is_whole)
     first = sorted(_first_s(each) for each in answers if each.heard_s)
     refused = sum(each.status not in (0, 200) for each in answers)
     return [
         *(str(len(answers)), str(len(whole)), str(refused)),
         *(f"{percentile(first, 0.95):.2f} s", f"{percentile(whole, 0.5):.2f} s"),
-        *(f"{percentile(whole, 0.95):.2f} s", f"{phase.tokens_per_s(tenant):.0f}"),
-        f"{1000 * phase.worst_window_p95_s(tenant):.0f} ms",
+        *(f"{percentile(whole, 0.95):.2f} s", f"{alone.tokens_per_s(tenant):.0f}"),
+        f"{1000 * alone.worst_window_p95_s(tenant):.0f} ms",
     ]
 
 
@@ -258,7 +259,7 @@ def run(variant: str, count: int, console: Console, cost: StepCost | None) -> bo
     with tempfile.TemporaryDirectory() as folder:
         # What is known of the steps lies beside the packed weights: nothing at first, all after a restart.
         engine = {"inflight_packed_cache_dir": str(Path(folder) / "packed")}
-        setup = Setup(engine if cost is None else {**engine, **paced(cost, PACED)})
+        setup = Setup(engine if cost is None else {**engine, **paced(cost, PACED)}, embeddings=False)
         if variant == "restart":
             with serving(setup, tenants) as served:
                 measure(served, variant, min(count, 20), is_short=True)

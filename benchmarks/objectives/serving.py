@@ -37,6 +37,7 @@ class Setup:
     model: str | None = None
     data_dir: Path | None = None
     router: Mapping[str, Any] = field(default_factory=dict)
+    embeddings: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,9 @@ def serving(setup: Setup, tenants: Iterable[str] = ()) -> Iterator[Served]:
         state_dir = Path(folder) / "state"
         keys, ids = make_tenants(state_dir, tenants)
         settings = {**setup.router, "state_dir": str(state_dir), "metrics_open": True}
-        with running_stack(setup.engine, setup.model, setup.data_dir, settings) as stack:
+        with running_stack(
+            setup.engine, setup.model, setup.data_dir, settings, embeddings=setup.embeddings
+        ) as stack:
             try:
                 yield Served(stack, keys, ids, setup.data_dir)
             except BaseException:

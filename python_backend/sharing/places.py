@@ -34,6 +34,11 @@ class Places:
     def held_for_weight(self, holder: Holder) -> float:
         return self.held(holder) / self._weights.get(holder, 1.0)
 
+    @property
+    def tenants(self) -> int:
+        """How many hold any; one in two tiers counts twice."""
+        return sum(map(len, self._held))
+
     def take(self, holder: Holder, weight: float = 1.0, count: int = 1) -> None:
         tier, tenant = holder
         held = self._held[tier]

@@ -63,7 +63,7 @@ def _described(model: Served) -> dict[str, Any]:
 def _abilities(model: Served) -> dict[str, Any]:
     can, sizes = list[str](), dict[str, int]()
     if isinstance(model, ServedEmbedder):
-        can = ["embedding"]
+        can = [] if model.limits.is_reranker else ["embedding"]
         sizes = {"context_length": model.limits.max_tokens, "embedding_length": model.limits.dimensions}
     elif isinstance(model, ServedModel):
         can = ["completion"] if model.template is None else ["completion", "tools"]

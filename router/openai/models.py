@@ -31,20 +31,23 @@ def describe(model: Served) -> dict[str, Any]:
     """As OpenAI and vLLM tell it, and what the model can be asked for."""
     told = {"id": model.name, "object": "model", "created": model.created_s, "owned_by": "inflight"}
     told |= {"root": model.name, "parent": None, "release": str(model.version)}
-    has_template = False
+    has_template = embeds = False
     if isinstance(model, ServedModel):
         has_template = model.template is not None
         told |= {"max_model_len": model.context_tokens, "context_length": model.context_tokens}
     elif isinstance(model, ServedEmbedder):
-        most = model.limits.max_tokens
-        told |= {"max_model_len": most, "context_length": most, "dimensions": model.limits.dimensions}
+        embeds = not model.limits.is_reranker
+        told |= {"max_model_len": model.limits.max_tokens, "context_length": model.limits.max_tokens}
+        if embeds:
+            told["dimensions"] = model.limits.dimensions
     told["capabilities"] = {
         "chat": has_template,
         "completions": isinstance(model, ServedModel),
         "responses": has_template,
         "tools": has_template,
         "structured_outputs": has_template,
-        "embeddings": isinstance(model, ServedEmbedder),
+        "embeddings": embeds,
+        "rerank": isinstance(model, ServedEmbedder),
         "tensors": isinstance(model, ServedTensors),
         "vision": False,
     }

@@ -109,7 +109,7 @@ class ChatTemplate:
         if self._literal is not None:
             messages, tools = self._literal.mark(messages, tools)
         try:
-            if self._literal is not None:
+            if given and self._literal is not None:
                 given = {name: self._literal.marked(value) for name, value in given.items()}
             prompt: str = self._template.render(
                 **given,

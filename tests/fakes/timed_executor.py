@@ -9,6 +9,7 @@ from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
 from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
+from python_backend.engine.steps.cost_memory import CostMemory
 from python_backend.engine.steps.ports import ChunkResult
 from tests.fakes.executor import VOCABULARY, FakeClock, FakeExecutor, FakeLaunched
 
@@ -43,9 +44,14 @@ class TimedLaunched(FakeLaunched):
 
 
 def timed_engine(
-    cost: StepCost, depth: int = 1, max_batch_size: int = 16, max_step_tokens: int = 256
+    cost: StepCost,
+    depth: int = 1,
+    max_batch_size: int = 16,
+    max_step_tokens: int = 256,
+    memory: CostMemory | None = None,
 ) -> tuple[Engine, TimedExecutor]:
     pool, clock = BlockPool(2000, 16), FakeClock()
     config = EngineConfig("", max_batch_size=max_batch_size, max_step_tokens=max_step_tokens)
     executor = TimedExecutor(pool, depth, cost, clock)
-    return Engine(config, EngineLimits(VOCABULARY, 2000), pool, executor, None, clock), executor
+    limits = EngineLimits(VOCABULARY, 2000)
+    return Engine(config, limits, pool, executor, None, clock, memory=memory), executor

@@ -106,7 +106,7 @@ async def test_pages_of_allowed_origins_read_answers_streams_and_errors(
         await http.post(path, content=b"x", headers=headers),
         await http.post(path, content=b"x" * (1 << 21), headers=headers),
         await http.get("/nowhere", headers=headers),
-        await http.get(path, headers=headers),
+        await http.get("/v1/completions", headers=headers),
     ]
     assert [each.status_code for each in answers] == [200, 200, 400, 415, 413, 404, 405]
     assert {each.headers["access-control-allow-origin"] for each in answers} == {FRIEND}
@@ -123,7 +123,7 @@ async def test_a_browser_that_asks_first_is_told_what_an_allowed_page_may_send(
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization,content-type,x-stainless-lang",
     }
-    path = "/v1/chat/completions"
+    path = "/v1/completions"
     answer = await open_to_a_friend.http.options(path, headers={**asks, "origin": FRIEND})
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == FRIEND

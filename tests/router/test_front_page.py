@@ -93,5 +93,6 @@ async def test_a_model_tells_what_it_can_be_asked(router: RunningRouter) -> None
     assert bare["capabilities"]["completions"]
     assert not bare["capabilities"]["chat"]
     assert vectors["capabilities"]["embeddings"]
+    assert vectors["capabilities"]["rerank"]
     assert vectors["dimensions"] > 0
     assert (await router.http.get(f"/v1/models/{EMBEDDER}")).json() == vectors

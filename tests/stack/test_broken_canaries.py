@@ -21,8 +21,8 @@ from tests.stack.releasing import IN_FLIGHT, ReleaseStack
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 MOST_TO_FAIL_S = 5.0
-# Where Triton starts three processes first, which takes 3 s; a busy machine takes several times as long.
-MOST_TO_FAIL_IN_TRITON_S = 15.0
+# Where Triton starts three processes first, which takes 3 s, and on a busy machine up to ten times as long.
+MOST_TO_FAIL_IN_TRITON_S = 30.0
 PER_S = 6.0
 ENDS_WITHIN_S = 120.0
 # Steps of the engine that compute nothing, and take four milliseconds or sixteen.
@@ -65,7 +65,7 @@ def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
     with under_traffic(release_stack, "tiny") as running:
         for canary, reason, limit_s in canaries:
             release_stack.installation.releases.begin_rollout("tiny", canary.version, WRONG)
-            rollout = release_stack.wait_for_end("tiny", 30)
+            rollout = release_stack.wait_for_end("tiny", 2 * MOST_TO_FAIL_IN_TRITON_S)
             assert rollout.state is RolloutState.ROLLED_BACK
             assert reason in rollout.reason
             assert release_stack.state(canary) is State.FAILED

@@ -29,7 +29,7 @@ SHIPPED_KEYS = {
     },
     "postprocessing": {"tokenizer_dir", "skip_special_tokens"},
     "ensemble": set(),
-    "embeddings": {"checkpoint_dir", "threads"},
+    "embeddings": {"checkpoint_dir", "device", "gpu_memory_share", "threads"},
 }
 
 

@@ -66,7 +66,7 @@ def _decoding_ms(cost: StepCost, target_ms: float, share: float) -> float:
     least_ms = _FEWEST_TOKENS * cost.prefill_token_ms
     if least_ms <= (1.0 - SHARE) * target_ms:
         return share * target_ms
-    return min(share * target_ms, target_ms - least_ms, target_ms / (1.0 + _LEAST_SHARE))
+    return min(share * target_ms, max(target_ms - least_ms, target_ms / (1.0 + _LEAST_SHARE)))
 
 
 def batch_within(most: StepLimits, cost: StepCost, allowed_ms: float, mean_tokens: float) -> int:

@@ -22,7 +22,7 @@ _FIRST_BATCH, _FIRST_TOKENS = 4, 64
 _EASY = 0.6
 _GROWTH = 1.5
 # More than may run are taken in meanwhile, for what is tried next: who reads of it does so once a second.
-_TAKEN_IN_TIMES = 4
+_TAKEN_IN_TIMES = 2
 # Of the steps, so many keep the objective; each one moves the share by up to this much.
 _KEPT = 0.95
 _MOVE = 0.02
@@ -30,6 +30,7 @@ _LEAST_SHARE = 0.5
 # How many times as long as alone the answers of a light tenant may take, and how long it is remembered.
 STRETCH = 3.0
 _REMEMBERED_S = 5.0
+_PLACES_EACH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,14 @@ class StepLoad:
     """What the next step is planned for: who waits for the next token, and what the tightest tier asks.
 
     `light` is how many sequences the tenant has that holds least, where that is less than its part; else 0.
+    `tenants` is how many have any.
     """
 
     decoding: int
     kv_tokens: int
     target_ms: float | None
     light: int = 0
+    tenants: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class Pace:
         light = self._beside_light(cost, load, now_s)
         if light is not None:
             found = replace(found, max_batch_size=min(found.max_batch_size, light))
-            kept = min(kept, light + 1)
+            kept = min(kept, light)
         if self.is_tried:
             return RunLimits(found, kept, found.max_batch_size)
         return self._of_trial(found, load.decoding, kept)
@@ -143,4 +146,6 @@ class Pace:
             self._light_until_s = now_s + _REMEMBERED_S
         if now_s >= self._light_until_s:
             return None
-        return batch_within(self.most, cost, self._light_ms, mean_tokens)
+        # With fewer places than that, parts of them would be whole answers that wait for one another.
+        least = min(_PLACES_EACH * load.tenants, self.most.max_batch_size)
+        return max(batch_within(self.most, cost, self._light_ms, mean_tokens), least)

@@ -61,7 +61,8 @@ class StepControl:
         if not self._scheduler.running and not self._scheduler.waiting:
             self._pace.forget_light()
         lengths = [chunk.start + chunk.count for chunk in latest.chunks if chunk.yields_token]
-        load = StepLoad(len(lengths), sum(lengths), self._target_ms, self._light_sequences)
+        tenants = self._scheduler.batch.places.tenants
+        load = StepLoad(len(lengths), sum(lengths), self._target_ms, self._light_sequences, tenants)
         limits = self._pace.limits(None if learned is None else learned.cost, load, now_s)
         self.batch_size = limits.batch
         self._scheduler.configure(

@@ -26,7 +26,7 @@ def settled(pace: Pace, cost: StepCost, target_ms: float, slower: float = 1.0, s
 def test_the_first_burst_does_not_fill_a_batch_of_unknown_cost() -> None:
     limits = Pace(MOST).limits(None, StepLoad(0, 0, 150.0), 0.0)
     assert limits.steps.max_batch_size == 4
-    assert limits.batch == 16
+    assert limits.batch == 8
 
 
 def test_a_batch_grows_by_trial_until_a_step_is_no_longer_short() -> None:
@@ -49,7 +49,7 @@ def test_prompts_grow_by_trial_only_while_somebody_waits_for_the_next_token() ->
 
 def test_what_is_known_from_before_needs_no_trial() -> None:
     limits = Pace(MOST, is_tried=True).limits(CPU, StepLoad(0, 0, 150.0), 0.0)
-    assert limits.steps.max_batch_size == limits.batch == int((0.8 * 150 - 5) / 8)
+    assert limits.steps.max_batch_size == limits.batch == int((150 - 16 * 1.2 - 5) / 8)
 
 
 def test_nothing_is_limited_without_an_objective() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
 from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
+from python_backend.engine.steps.cost_memory import CostMemory
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from tests.fakes.executor import VOCABULARY
@@ -177,3 +179,55 @@ def test_a_slowdown_makes_steps_smaller() -> None:
     for _ in range(10):
         engine.step()
     assert max(executor.step_ms[2:]) <= 62
+
+
+def burst(engine: Engine, count: int, steps: int, tenant: str = "flood") -> None:
+    for number in range(count):
+        request = GenerationRequest([number % VOCABULARY] * 20, 100, tenant=tenant, weight=1.0)
+        engine.add(number, request)
+    for _ in range(steps):
+        engine.step()
+
+
+def test_the_first_burst_keeps_the_objective_though_nothing_is_known_yet() -> None:
+    engine, executor = timed_engine(StepCost(5, 1.2, 8, 0), max_batch_size=64)
+    engine.configure(inter_token_ms={Tier.STANDARD: 150.0})
+    assert limits(engine)[0] == 8
+    burst(engine, 40, 120)
+    # The first step computes prompts alone: nobody waits for a token yet.
+    late = sum(took_ms > 150.0 for took_ms in executor.step_ms[1:])
+    assert late <= 0.05 * len(executor.step_ms)
+    assert engine.gauges().running >= 12
+
+
+def test_an_engine_that_is_started_again_knows_what_its_steps_cost(tmp_path: Path) -> None:
+    cost = StepCost(5, 1.2, 8, 0)
+    engine, _ = timed_engine(cost, max_batch_size=64, memory=CostMemory(tmp_path, "release"))
+    work(engine, 400)
+    engine.gauges()
+    again, _ = timed_engine(cost, max_batch_size=64, memory=CostMemory(tmp_path, "release"))
+    again.configure(inter_token_ms={Tier.STANDARD: 150.0})
+    assert learned(again).cost.decode_sequence_ms == pytest.approx(8, rel=0.1)
+    assert limits(again)[0] == pytest.approx(14, abs=1)
+
+
+def test_beside_a_calm_tenant_the_batch_of_a_flood_shrinks_by_pausing_and_grows_again() -> None:
+    engine, executor = timed_engine(StepCost(5, 1.2, 8, 0), max_batch_size=64)
+    work(engine, 300)
+    engine.configure(inter_token_ms={Tier.STANDARD: 150.0})
+    burst(engine, 20, 12)
+    before = engine.gauges()
+    engine.add(500, GenerationRequest([1] * 10, 16, tenant="calm", weight=1.0))
+    began_ns = executor.clock.now_ns
+    ended = False
+    while not ended:
+        ended = any(event.key == 500 and event.is_last for event in engine.step())
+    beside = engine.gauges()
+    assert before.paused == 0
+    assert beside.paused > 0
+    assert beside.running < before.running
+    alone_ms = (5 + 10 * 1.2) + 15 * (5 + 8)
+    assert (executor.clock.now_ns - began_ns) / 1e6 < 3.5 * alone_ms  # of which one step is of all
+    while engine.has_work:
+        engine.step()
+    assert engine.gauges().paused == 0

@@ -133,3 +133,19 @@ async def test_the_router_in_control_keeps_the_latest_of_each_engine_and_no_hist
         assert list_decisions(connection, "m") == []
         assert len(list_decisions(connection, "m", with_holds=True)) == 1
     access.close()
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (
+            replace(BUSY, max_batch_size=11, inter_token_ms=ASKED, paused=4),
+            "inter-token binds: 11 of 64 in the batch; 4 paused",
+        ),
+        (replace(IDLE, active=3), "nothing binds: 3 of 64 in the batch"),
+        (replace(IDLE, active=70, waiting=6, paused=2), "the batch binds: 64 of 64 in the batch; 2 paused"),
+        (replace(IDLE, active=9, used_blocks=990), "the KV cache binds: 990 of 1000 blocks in use"),
+    ],
+)
+def test_one_line_says_what_binds(report: EngineReport, said: str) -> None:
+    assert explained(report)["binds"] == said
