@@ -236,6 +236,7 @@ class Turn:
         "_is_heard",
         "_record",
         "is_waiting",
+        "weight",
     )
 
     def __init__(self, gate: Gate, entry: QueueEntry, record: Record, estimated_tokens: int) -> None:
@@ -245,11 +246,7 @@ class Turn:
         self._estimated_tokens = estimated_tokens
         self._is_heard = self._has_ended = False
         self.is_waiting = entry.state is not EntryState.RUNNING
-
-    @property
-    def weight(self) -> float:
-        """Its tenant's; 0 where slots are not shared by tenants."""
-        return self._entry.weight
+        self.weight = entry.weight  # its tenant's; 0 where slots are not shared by tenants
 
     async def come(self, waiter: Waiter) -> None:
         """Returns when it may go on; raises InflightError when it was cut, or timed out in the queue."""

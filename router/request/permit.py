@@ -50,7 +50,17 @@ class Permit:
     there is no await at which a request could be lost.
     """
 
-    __slots__ = ("_permits", "_price", "_reservation", "_turn", "_work", "cut_by", "meter", "record")
+    __slots__ = (
+        "_permits",
+        "_price",
+        "_reservation",
+        "_turn",
+        "_work",
+        "cut_by",
+        "meter",
+        "record",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -69,6 +79,8 @@ class Permit:
         self._reservation = reservation
         self._price = price
         self._turn = turn
+        # Its tenant's part beside others, by which the engine shares its places; 0: it does not.
+        self.weight = turn.weight
         self._work: list[Stoppable] = []
 
     def attach(self, work: Stoppable) -> None:
@@ -85,11 +97,6 @@ class Permit:
 
     def client_left(self) -> None:
         self.cut(InflightError(ErrorKind.CANCELLED, "the client left"))
-
-    @property
-    def weight(self) -> float:
-        """Its tenant's part beside others, by which the engine shares its places; 0: it does not."""
-        return self._turn.weight
 
     def heard(self, now_s: float) -> None:
         """The model has said the first thing."""

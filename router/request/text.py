@@ -127,9 +127,9 @@ class TextJob:
         tier = None if record.tier is Tier.STANDARD else record.tier.label
         weight = permit.weight
         if weight or record.trace is not None or calls[0].tier != tier:  # the calls of one request are alike
-            calls = [
-                msgspec.structs.replace(call, tier=tier, weight=weight, trace=record.trace) for call in calls
-            ]
+            calls = list(calls)
+            for index, call in enumerate(calls):
+                calls[index] = msgspec.structs.replace(call, tier=tier, weight=weight, trace=record.trace)
         for index, call in enumerate(calls):
             generation = self.served.pipeline.generate(call)
             permit.attach(generation)
@@ -144,7 +144,8 @@ class TextJob:
         tell: Callable[[Choice, str], Awaitable[None] | None] = self._send
         if self._streams:
             self._exchange.set_patience(lambda: patience_with(record, time.monotonic()))
-            self._keep_alive()
+            loop = asyncio.get_running_loop()
+            self._alive = loop.call_later(_KEEP_ALIVE_S, self._keep_alive, 0)
         else:
             tell, self._texts = self._collect, [[] for _ in self._choices]
         try:
@@ -184,7 +185,7 @@ class TextJob:
             data = dialect.opening(len(self._choices)) + data
         return self._exchange.send(data) if data else None
 
-    def _keep_alive(self, told: int = 0) -> None:
+    def _keep_alive(self, told: int) -> None:
         """Where nothing came for a while: answers may be paused, and no proxy is to cut them."""
         if self._is_begun and self._pieces == told and not self._exchange.gone:
             self._exchange.send(self._dialect.silence)

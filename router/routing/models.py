@@ -248,7 +248,7 @@ class Registry:
             record.model_version = str(served.version)
             split, shadow = lineup.split, lineup.split.shadow
             record.rollout = (split.rollout_id, split.step) if pinned is None else (None, 0)
-            mirror = split.mirror
+            mirror = None if split.rollout_id is None else split.mirror
             record.shadow, record.is_mirrored = None, False
             if shadow is not None and is_shadowed(shadow, split.salt, record.request_id, served.version):
                 record.shadow = shadow.version
