@@ -17,7 +17,19 @@ from launcher.paths import PROJECT_ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-TARGETS = ["help", "install", "serve", "loadtest", "test", "check", "bench", "bundle", "lock", "clean"]
+TARGETS = [
+    "help",
+    "install",
+    "serve",
+    "loadtest",
+    "test",
+    "check",
+    "bench",
+    "clients",
+    "bundle",
+    "lock",
+    "clean",
+]
 HANDED_DOWN = ("MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTHON")
 
 

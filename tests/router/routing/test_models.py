@@ -128,7 +128,9 @@ async def test_a_model_is_shown_by_its_pin_and_listed_once(router: RunningRouter
     shown = await router.http.get(f"/v1/models/{MODEL}@2")
     assert (shown.status_code, shown.json()["id"]) == (200, MODEL)
     assert shown.json()["max_model_len"] > 0
-    assert "max_model_len" not in (await router.http.get(f"/v1/models/{EMBEDDER}")).json()
+    embedder = (await router.http.get(f"/v1/models/{EMBEDDER}")).json()
+    assert embedder["max_model_len"] > 0
+    assert embedder["dimensions"] > 0
     assert (await router.http.get(f"/v1/models/{MODEL}@3")).status_code == 404
     listed = [model["id"] for model in (await router.http.get("/v1/models")).json()["data"]]
     assert len(set(listed)) == len(listed)

@@ -301,9 +301,9 @@ def test_no_field_of_a_request_is_forgotten() -> None:
         *("returns_log_probs", "returns_context_logits", "returns_generation_logits", "top_log_probs"),
         "returns_prompt_log_probs",
     }
-    # It tells of no sequence in which iterations it was, shares no part of a prompt between tenants, and
-    # compiles guides itself.
-    of_no_account = {"notes_steps", "shared_tokens", "tenant"}
+    # It tells of no sequence in which iterations it was, shares no part of a prompt between tenants, pauses
+    # nobody for another, and compiles guides itself.
+    of_no_account = {"notes_steps", "shared_tokens", "tenant", "weight"}
     assert {field.name for field in fields(GenerationRequest)} == mapped | of_no_account
 
 
