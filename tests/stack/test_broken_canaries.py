@@ -24,14 +24,14 @@ MOST_TO_FAIL_S = 5.0
 # Where Triton starts three processes first, which takes 3 s, and on a busy machine up to ten times as long.
 MOST_TO_FAIL_IN_TRITON_S = 30.0
 PER_S = 6.0
-ENDS_WITHIN_S = 120.0
+ENDS_WITHIN_S = 200.0
 # Steps of the engine that compute nothing, and take four milliseconds or sixteen.
 PACED = {"inflight_runtime": "paced", "inflight_paced_cost": "4,0,0,0"}
 SLOW = {"inflight_runtime": "paced", "inflight_paced_cost": "16,0,0,0"}
 WRONG = Plan((0.5, 1.0), min_requests=1000, min_duration_s=60.0)
 UNREHEARSED = Plan((0.5, 1.0), min_requests=1000, min_duration_s=60.0, is_rehearsed=False)
 # Few requests show that a canary is no worse than that; `python -m benchmarks.canaries` has the usual ones.
-LENIENT = Tolerance(error_margin=0.3, latency_ratio=2.0, length_ratio=3.0, refusal_rate=0.2)
+LENIENT = Tolerance(error_margin=0.3, latency_ratio=4.0, length_ratio=3.0, refusal_rate=0.2)
 SHOWN_SOON = Plan((0.5, 1.0), min_requests=10, min_duration_s=1.0, tolerance=LENIENT, is_rehearsed=False)
 
 

@@ -57,21 +57,15 @@ def shared_memory(run: str) -> set[Path]:
 
 
 def settled_memory(stack: RunningStack) -> set[Path]:
-    """One region for each model process. While a release of another test is still being unloaded, or a model
-    is loaded again, there may be more."""
+    """When nothing is being loaded or unloaded any more. Of a model process that a test killed before, Triton
+    keeps the region until it ends, so that there may be more regions than processes."""
     run, deadline_s = run_of(stack), time.monotonic() + 30
-    while True:
-        models = [each for each in living(stack) if is_model(each)]
-        regions = shared_memory(run)
-        if len(regions) == len(models):
-            return regions
-        assert time.monotonic() < deadline_s, (regions, models)
-        time.sleep(0.1)
-
-
-def is_model(process: psutil.Process) -> bool:
-    """Triton's Python backend runs each in a process of its own."""
-    return any(word.endswith("triton_python_backend_stub") for word in words_of(process)[:1])
+    regions: set[Path] = set()
+    while (found := shared_memory(run)) != regions:
+        assert time.monotonic() < deadline_s, (regions, found)
+        regions = found
+        time.sleep(1)
+    return regions
 
 
 def run_of(stack: RunningStack) -> str:
@@ -120,7 +114,7 @@ async def test_a_killed_engine_is_started_again_and_every_answer_goes_on(
     assert not before.is_running()
     assert stack.used_blocks() == 0
     assert stack.gauge("nv_trt_llm_request_metrics", request_type="active") == 0
-    assert len(settled_memory(stack)) == len(memory_before)
+    assert settled_memory(stack) <= memory_before
 
 
 async def test_a_stop_takes_seconds_and_leaves_nothing_behind_however_busy_it_was(
