@@ -146,7 +146,7 @@ def test_files_of_the_code_that_pages_name_exist(page: Path) -> None:
         return
     packages = [place.name for place in ROOT.iterdir() if place.is_dir() and not place.name.startswith(".")]
     named = re.findall(rf"`((?:{'|'.join(packages)})/[\w/.-]*\w)", page.read_text())
-    to_be_made = re.compile("NAME|^deploy/compose/secrets")  # by the reader, by a command
+    to_be_made = re.compile("NAME|^deploy/compose/secrets|^dist/")  # by the reader, by a command
     missing = [name for name in named if not (ROOT / name).exists() and not to_be_made.search(name)]
     assert not missing, f"{page.name} names {missing}"
 
