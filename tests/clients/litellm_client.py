@@ -49,28 +49,20 @@ def overflow() -> None:
     check(False, "the prompt was not found to be too long")
 
 
+def ask_as(provider: str) -> None:
+    model, api = f"{provider}/{STACK.model}", {"api_base": STACK.url, "api_key": STACK.key}
+    answer = litellm.completion(model=model, messages=MESSAGES, max_tokens=16, **api)
+    check(answer.choices[0].message.content, answer)
+
+
 @use("Anthropic's API")
 def by_messages() -> None:
-    answer = litellm.completion(
-        model=f"anthropic/{STACK.model}",
-        api_base=STACK.url,
-        api_key=STACK.key,
-        messages=MESSAGES,
-        max_tokens=16,
-    )
-    check(answer.choices[0].message.content, answer)
+    ask_as("anthropic")
 
 
 @use("Ollama's API")
 def by_ollama() -> None:
-    answer = litellm.completion(
-        model=f"ollama_chat/{STACK.model}",
-        api_base=STACK.url,
-        api_key=STACK.key,
-        messages=MESSAGES,
-        max_tokens=16,
-    )
-    check(answer.choices[0].message.content, answer)
+    ask_as("ollama_chat")
 
 
 if __name__ == "__main__":

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 import sqlalchemy as sql
 from sqlalchemy import Connection, RowMapping
 
-from router.content.conversations.conversation_store import PAGE_BYTES, encode, within
+from router.content.conversations.conversation_store import PAGE_BYTES, KeptTexts, encode, within
 from router.content.lookup import Owner, Page, PageQuery, checked_id, missing, next_rows
-from router.content.storage_quota import ROW_BYTES, StorageQuota
+from router.content.storage_quota import ROW_BYTES
 from router.store.content_tables import chat_completions
-from router.store.database import StoreAccess
 from router.tenants.records import deleted_among
 
 KIND = "Chat completion"
@@ -30,16 +28,7 @@ class ChatQuery(MessageQuery, frozen=True):
     model: str | None = None
 
 
-class ChatStore:
-    """Each method is one transaction; ids of others are not found."""
-
-    def __init__(
-        self, store: StoreAccess, quota: StorageQuota, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._store = store
-        self._quota = quota
-        self._clock = clock
-
+class ChatStore(KeptTexts):
     async def save(
         self, owner: Owner, completion: Completion, metadata: dict[str, str], messages: Sequence[Any]
     ) -> None:

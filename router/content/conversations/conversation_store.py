@@ -53,7 +53,7 @@ class History(NamedTuple):
     is_whole: bool
 
 
-class ConversationStore:
+class KeptTexts:
     """Each method is one transaction; ids of others are not found."""
 
     def __init__(
@@ -63,6 +63,8 @@ class ConversationStore:
         self._quota = quota
         self._clock = clock
 
+
+class ConversationStore(KeptTexts):
     async def create(self, owner: Owner, metadata: dict[str, str], items: Sequence[Item]) -> Conversation:
         now_s = self._clock()
         made = Conversation(new_id("conv"), now_s, now_s, metadata)

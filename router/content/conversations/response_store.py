@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +15,14 @@ from router.content.conversations.conversation_store import (
     MOST_HISTORY_BYTES,
     MOST_HISTORY_ITEMS,
     History,
+    KeptTexts,
     encode,
 )
 from router.content.conversations.items import Item
 from router.content.lookup import Owner, checked_id, missing
-from router.content.storage_quota import ROW_BYTES, StorageQuota
+from router.content.storage_quota import ROW_BYTES
 from router.request.decoding import invalid
 from router.store.content_tables import responses
-from router.store.database import StoreAccess
 from router.tenants.records import deleted_among
 
 KIND = "Response"
@@ -46,14 +45,7 @@ class EndedResponse:
     counted: Sequence[Item] = field(default=())
 
 
-class ResponseStore:
-    def __init__(
-        self, store: StoreAccess, quota: StorageQuota, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._store = store
-        self._quota = quota
-        self._clock = clock
-
+class ResponseStore(KeptTexts):
     async def save(
         self, owner: Owner, ended: EndedResponse, keeps_response: bool, is_begun: bool = False
     ) -> None:
