@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf
 from typing import TYPE_CHECKING
 
+from python_backend.sharing.asks import LIGHT_WEIGHT, Asks
 from python_backend.wire.tiers import Tier
 from router.admission.demand import EntryState, QueueEntry, Reason, Refused, Wait
 from router.admission.forecast import service_s, wait_s
@@ -51,6 +52,7 @@ class Judge:
         self._forecaster = forecaster
         self._settings = settings
         self.neighbours = Neighbours()
+        self._asks = Asks()
         self.risk = [Risk() for _ in Tier]
         self.offered = Faded()
 
@@ -80,6 +82,7 @@ class Judge:
         self._running.patience_s[demand.tier] = demand.deadline_s - demand.arrived_s
         self.offered.add(entry.cost_us, now_s)
         self.neighbours.offered(demand.tenant, entry.weight, entry.cost_us, now_s)
+        self._weigh(entry, now_s)
         refusal, budget = None, allocation.kv_budget
         # What is reserved for it is never less than what it cannot do without.
         if demand.sequences > allocation.capacity.slots or (budget is not None and entry.kv_tokens >= budget):
@@ -95,6 +98,17 @@ class Judge:
             if entry.wait is Wait.HELD_BACK:
                 self.neighbours.spared(now_s)
         return refusal
+
+    def _weigh(self, entry: QueueEntry, now_s: float) -> None:
+        """One of a tenant that asks for little has the weight, in the engine too, that lets it have that."""
+        capacity, demand = self._allocation.capacity, entry.demand
+        if not capacity.can_pause or not self._running.prices.is_known:
+            return
+        holder = (int(demand.tier), demand.tenant)
+        engines = max(capacity.replicas, 1) * capacity.slots_here / max(capacity.slots, 1)  # this router's
+        entry.is_light = self._asks.ask(holder, entry.weight, entry.cost_us, max(engines, 0.01), now_s)
+        if entry.is_light:
+            entry.weight *= LIGHT_WEIGHT
 
     def _too_large(self, demand: Demand) -> Refused | None:
         capacity, budget = self._allocation.capacity, self._allocation.kv_budget
@@ -133,7 +147,7 @@ class Judge:
             entry.service_s = self._running.service_s(demand)
         late_s = self._forecaster.predict(entry, away_s + entry.service_s, now_s)
         excess_s = demand.arrived_s + late_s - entry.deadline_s
-        if is_below or (excess_s > 0 and not own_us and allocation.is_light(entry)):
+        if is_below or entry.is_light or (excess_s > 0 and not own_us and allocation.has_little(entry)):
             # What others have is no reason to refuse it.
             excess_s = now_s + entry.alone_s - entry.deadline_s
         elif excess_s > 0 or entry.wait:
