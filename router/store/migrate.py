@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from importlib import resources
 
 import sqlalchemy as sql
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, Engine
 
 # Any number that nothing else in the database uses.
 _ADVISORY_LOCK = 0x1F11_6871
+_SCRIPTS = str(resources.files("router.store") / "migrations")
 
 
 class SchemaError(Exception):
@@ -23,29 +25,30 @@ class SchemaError(Exception):
 def upgrade(engine: Engine, to: str = "head") -> None:
     """All or nothing; SQLite's write lock or an advisory lock keeps other routers waiting meanwhile."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    config = Config()
-    config.set_main_option("script_location", str(resources.files("router.store") / "migrations"))
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-        _refuse_newer(connection, ScriptDirectory.from_config(config))
+        present, newest = pending(connection)
+        if present == newest and to == "head":
+            return  # as at almost every start: Alembic would read all revisions again to see it
+        config = Config()
+        config.set_main_option("script_location", _SCRIPTS)
         config.attributes["connection"] = connection
         command.upgrade(config, to)
 
 
-def pending(connection: Connection) -> tuple[str | None, str | None]:
+def pending(connection: Connection) -> tuple[str | None, str]:
     """The schema that is there, None where there is none, and the one that this version makes of it."""
-    scripts = ScriptDirectory(str(resources.files("router.store") / "migrations"))
-    _refuse_newer(connection, scripts)
-    return MigrationContext.configure(connection).get_current_revision(), scripts.get_current_head()
-
-
-def _refuse_newer(connection: Connection, scripts: ScriptDirectory) -> None:
-    known = {script.revision for script in scripts.walk_revisions()}
-    present = set(MigrationContext.configure(connection).get_current_heads())
-    if stranger := present - known:
-        newest = scripts.get_current_head()
+    present, newest = MigrationContext.configure(connection).get_current_revision(), _revisions()[0]
+    if present not in (None, *_revisions()):
         raise SchemaError(
-            f"the store has schema {', '.join(sorted(stranger))}, which a newer version of Inflight wrote; "
+            f"the store has schema {present}, which a newer version of Inflight wrote; "
             f"this version knows schemas up to {newest}: start the newer one, or restore an older backup"
         )
+    return present, newest
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """All that this version knows, the newest first."""
+    return tuple(script.revision for script in ScriptDirectory(_SCRIPTS).walk_revisions())
