@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import sqlalchemy as sql
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
 # Any number that nothing else in the database uses.
 _ADVISORY_LOCK = 0x1F11_6871
-_SCRIPTS = str(resources.files("router.store") / "migrations")
+_SCRIPTS = Path(__file__).parent / "migrations"
+_PRESENT = sql.table("alembic_version", sql.column("version_num"))
 
 
 class SchemaError(Exception):
@@ -24,31 +21,40 @@ class SchemaError(Exception):
 
 def upgrade(engine: Engine, to: str = "head") -> None:
     """All or nothing; SQLite's write lock or an advisory lock keeps other routers waiting meanwhile."""
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
         present, newest = pending(connection)
-        if present == newest and to == "head":
-            return  # as at almost every start: Alembic would read all revisions again to see it
-        config = Config()
-        config.set_main_option("script_location", _SCRIPTS)
-        config.attributes["connection"] = connection
-        command.upgrade(config, to)
+        if present != newest or to != "head":
+            _run_scripts(connection, to)
 
 
 def pending(connection: Connection) -> tuple[str | None, str]:
     """The schema that is there, None where there is none, and the one that this version makes of it."""
-    present, newest = MigrationContext.configure(connection).get_current_revision(), _revisions()[0]
-    if present not in (None, *_revisions()):
+    is_there = sql.inspect(connection).has_table(_PRESENT.name)
+    present: str | None = connection.scalar(sql.select(_PRESENT.c.version_num)) if is_there else None
+    known = revisions()
+    if present is not None and present not in known:
         raise SchemaError(
             f"the store has schema {present}, which a newer version of Inflight wrote; "
-            f"this version knows schemas up to {newest}: start the newer one, or restore an older backup"
+            f"this version knows schemas up to {known[-1]}: start the newer one, or restore an older backup"
         )
-    return present, newest
+    return present, known[-1]
 
 
 @cache
-def _revisions() -> tuple[str, ...]:
-    """All that this version knows, the newest first."""
-    return tuple(script.revision for script in ScriptDirectory(_SCRIPTS).walk_revisions())
+def revisions() -> tuple[str, ...]:
+    """All that this version knows, the newest last, by the names of their files."""
+    return tuple(sorted(path.name[1:5] for path in (_SCRIPTS / "versions").glob("r????_*.py")))
+
+
+def _run_scripts(connection: Connection, to: str) -> None:
+    # Imported here: Alembic takes as long to import as the rest of the store, and few starts need it.
+    from alembic import command
+    from alembic.config import Config
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, to)
