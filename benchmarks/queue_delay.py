@@ -159,20 +159,20 @@ def compare(served: Served, plan: Plan, console: Console) -> bool:
     served.set_objectives(
         {Tier.STANDARD.label: Objective(case.model, Tier.STANDARD, end_to_end_s=case.objective_s)}
     )
-    asyncio.run(_load(served, case.triton_model, _without_batches))
+    asyncio.run(_load(served, case.triton_model, _without_delay))
     alone_ms = one_by_one_ms(served, plan)
     rates = [times * 1000 / alone_ms for times in plan.times]
     console.print(f"one row takes {alone_ms:.2f} ms of the model's time: rates {[f'{r:.0f}' for r in rates]}")
-    figures = list(untuned(served, plan, ONE_BY_ONE, _without_batches, rates))
-    figures += untuned(served, plan, NO_DELAY, _without_delay, rates)
-    send(plan, served.url, 2.0, 2.0, seed=4)
     idle_0_ms = idle_ms(served, case)
+    figures = list(untuned(served, plan, NO_DELAY, _without_delay, rates))
     served.inflight("tune", "resume", case.model)
     figures += tuned(served, plan, rates, console)
     told = json.loads(served.inflight("tune", "explain", case.model, "--json"))
     console.print(served.inflight("tune", "explain", case.model))
     send(plan, served.url, 2.0, 6 * plan.window_s, seed=5)  # until the traffic that it was for is gone
     idle_tuned_ms = idle_ms(served, case)
+    served.inflight("tune", "pause", case.model)
+    figures += untuned(served, plan, ONE_BY_ONE, _without_batches, rates)
     return show(console, plan, figures, idle_tuned_ms - idle_0_ms, _learned(told))
 
 
