@@ -24,9 +24,11 @@ ALLOWED = {
         "python_backend.costs",
         "python_backend.engine",
         "python_backend.gguf",
+        "python_backend.host",
         "python_backend.sharing",
         "python_backend.wire",
     },
+    "python_backend/host": set(),
     "python_backend/sharing": {"python_backend.sharing", "python_backend.wire"},
     "python_backend/text": {"python_backend.text"},
     "python_backend/embeddings": {
@@ -35,7 +37,13 @@ ALLOWED = {
         "python_backend.wire",
     },
     "python_backend/triton_adapter": {"python_backend"},
-    "router": {"router", "python_backend.costs", "python_backend.sharing", "python_backend.wire"},
+    "router": {
+        "router",
+        "python_backend.costs",
+        "python_backend.host",
+        "python_backend.sharing",
+        "python_backend.wire",
+    },
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
     # The simulator plays traces through the very decisions that serve: admission, the choice of a replica, a
