@@ -34,6 +34,7 @@ ALLOWED = {
     "python_backend/embeddings": {
         "python_backend.embeddings",
         "python_backend.engine.checkpoint",
+        "python_backend.engine.models",
         "python_backend.wire",
     },
     "python_backend/triton_adapter": {"python_backend"},
