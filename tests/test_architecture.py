@@ -173,6 +173,7 @@ DECISIONS = (
     "python_backend/engine/scheduling",
     "python_backend/sharing",
     "router/admission/allocation.py",
+    "router/admission/batch_limit.py",
     "router/admission/capacity.py",
     "router/admission/demand.py",
     "router/admission/dispatcher.py",
