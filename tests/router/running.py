@@ -226,6 +226,7 @@ async def running_router(
             finally:
                 await listener.close()
                 await shadows.close()
+                await parts.documents.close()
                 store.close()
 
 
