@@ -28,6 +28,7 @@ from router.control.releases.deaths import DeathRecorder
 from router.control.releases.golden import GoldenRunner
 from router.control.releases.publisher import ReleasePublisher
 from router.control.releases.rehearsal import RehearsalStage
+from router.control.releases.replay import Replays
 from router.control.releases.shadow import Shadows
 from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
@@ -58,6 +59,7 @@ from router.telemetry.collectors import (
 )
 from router.telemetry.metrics import Metrics
 from router.telemetry.prompt_log import PromptLog
+from router.telemetry.recorded_prompts import RecordedPrompts
 from router.telemetry.tracing.setup import open_tracer
 from router.triton.server import TritonServer
 
@@ -232,6 +234,8 @@ class Assembly:
         )
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
+        if self._prompt_log is not None:
+            self._run(self._replays(permits, gates, arms).run())
         observers: list[Observer] = [arms]
         if self._prompt_log is not None:
             observers.append(self._prompt_log)
@@ -260,6 +264,13 @@ class Assembly:
             metrics_open=settings.metrics_open,
             safety=safety,
         )
+
+    def _replays(self, permits: Permits, gates: Gates, arms: ArmRecorder) -> Replays:
+        def is_idle(model: str, *versions: int) -> bool:
+            return not permits.open_count and gates.has_room(model, *map(str, versions))
+
+        recorded = RecordedPrompts(Path(self._settings.prompt_log_dir))
+        return Replays(self._registry, recorded, is_idle, arms, self._metrics.shadows.replayed)
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:
         for loop in loops:

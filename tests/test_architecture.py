@@ -34,6 +34,7 @@ ALLOWED = {
     "python_backend/embeddings": {
         "python_backend.embeddings",
         "python_backend.engine.checkpoint",
+        "python_backend.engine.models",
         "python_backend.wire",
     },
     "python_backend/triton_adapter": {"python_backend"},
@@ -172,6 +173,7 @@ DECISIONS = (
     "python_backend/engine/scheduling",
     "python_backend/sharing",
     "router/admission/allocation.py",
+    "router/admission/batch_limit.py",
     "router/admission/capacity.py",
     "router/admission/demand.py",
     "router/admission/dispatcher.py",

@@ -12,8 +12,7 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import ChatBody
-from router.chat.calls import chat_calls, chat_reader
-from router.chat.prompt import chat_prompt
+from router.chat.calls import chat_calls, chat_prompt, chat_reader
 from router.content.conversations.conversation_store import (
     MOST_HISTORY_BYTES,
     MOST_HISTORY_ITEMS,
