@@ -252,8 +252,8 @@ def show(cases: Sequence[Case], found: Sequence[Result]) -> bool:
     kinds = Counter(case.kind for case in cases)
     for kind, planned in kinds.items():
         summary.add_row(*kind_cells(kind, planned, [each for each in found if each.case.kind == kind]))
-    for each in (table, summary):
-        Console(width=200).print(each)
+    for made in (table, summary):
+        Console(width=200).print(made)
     is_met = len(found) == len(cases) and all(each.is_good for each in found)
     print("every goal met" if is_met else "a goal is MISSED")
     return is_met
