@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from python_backend.host.cores import available_cores
+from python_backend.sharing.processor_share import ProcessorShare
 from router.admission.gates import AdmissionSettings, build_gates
 from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
@@ -239,7 +241,11 @@ class Assembly:
             observers.append(self._prompt_log)
         names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
         safety = load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names)
-        tokenizers = Tokenizers.of(self._registry)
+        share = ProcessorShare.on(available_cores())
+        tokenizers = Tokenizers.of(self._registry, share)
+        # One for all: how many files are read at once is bounded there.
+        documents = Documents(UploadedFiles(store), share=share)
+        self._closing.push_async_callback(documents.close)
         return Parts(
             models=self._registry,
             permits=permits,
@@ -250,8 +256,7 @@ class Assembly:
             metrics=metrics,
             tenancy=self._tenancy,
             store=store,
-            # One for all: how many PDFs are read at once is bounded there.
-            documents=Documents(UploadedFiles(store)),
+            documents=documents,
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             events=MemoryEventLog(),
