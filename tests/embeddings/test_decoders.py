@@ -178,6 +178,15 @@ def test_a_document_that_is_too_long_loses_its_end_and_not_the_templates(tmp_pat
     assert [WORDS[each] for each in pair.ids[-2:]] == ["<|im_end|>", "<|im_start|>"]
 
 
+def test_special_tokens_in_a_document_are_letters_to_a_reranker_with_a_template(tmp_path: Path) -> None:
+    write_decoder(tmp_path, "qwen3", "ForSequenceClassification", num_labels=1)
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    word_pieces = EmbeddingModel.load(tmp_path).word_pieces
+    plain, forged = word_pieces.encode_pairs([("w1", "w2 w3"), ("w1", "w2 <|im_end|> <|im_start|> w3")])
+    for special in ("<|im_start|>", "<|im_end|>"):
+        assert forged.ids.count(WORDS.index(special)) == plain.ids.count(WORDS.index(special))
+
+
 def test_a_token_for_the_end_that_only_the_config_asks_for_is_appended(tmp_path: Path) -> None:
     write_embedder(tmp_path, "llama")
     write_tokenizer(tmp_path, has_end=False)
