@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
@@ -121,6 +122,17 @@ class Dispatcher:
             self._running.prefill_tokens -= entry.prefill_tokens
             entry.prefill_tokens = 0
             self._forecaster.learn(entry, now_s)
+
+    def give_way(self, entry: QueueEntry, rows_left: int, now_s: float) -> None:
+        self._running.end(entry)
+        demand = entry.demand
+        demand.prompt_tokens = demand.prompt_tokens * rows_left // max(demand.rows, 1)
+        demand.rows, demand.deadline_s = rows_left, inf
+        weight = self._shares.weight(demand.tenant)
+        rest = self._judge.priced(demand, entry.progress, weight, now_s)
+        entry.sequences, entry.cost_us = min(rest.sequences, rows_left), rest.cost_us
+        entry.deadline_s, entry.state = inf, EntryState.WAITING
+        self._join(entry, self._queue.lift(demand, weight))
 
     def end(self, entry: QueueEntry, now_s: float, finished: bool = True) -> None:
         if entry.state is EntryState.WAITING:
