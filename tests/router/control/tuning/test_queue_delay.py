@@ -147,8 +147,8 @@ def test_what_a_longer_delay_would_bring_and_cost_is_told() -> None:
     assert found.delay_ms == 0
     assert found.longer is not None
     assert found.longer.told(150.0) == (
-        "with 20 ms 0.56 more requests would join on average: batches of 1.56 rows would save 18% of its time, "
-        "and answers would take up to 124 ms, which keeps 150 ms"
+        "with 20 ms 0.56 more requests would join on average: batches of 1.56 rows would save 18% of its "
+        "time, and answers would take up to 124 ms, which keeps 150 ms"
     )
 
 
