@@ -201,6 +201,8 @@ class Dispatcher:
             is_judged = is_judged and allocation.is_open(demand.tier)
         if not allocation.sequences:  # alone everything fits
             return allocation.slots > 0 and now_s + entry.alone_s <= entry.deadline_s
+        if is_judged and self._is_bounded(entry):
+            return allocation.sequences < allocation.slots and not self._is_lost(entry, now_s)
         if is_judged:
             begun_s = self._forecaster.usual(demand.tier) * entry.service_s
             return allocation.sequences < allocation.slots and now_s + begun_s <= entry.deadline_s
@@ -262,13 +264,17 @@ class Dispatcher:
     def _is_lost(self, entry: QueueEntry, now_s: float) -> bool:
         """Its deadline is checked once more before anything is computed for it."""
         demand, allocation = entry.demand, self._allocation
-        if allocation.capacity.batch is not None and demand.rows <= entry.sequences:
+        if self._is_bounded(entry) and allocation.sequences:
             rows = allocation.sequences + entry.sequences
             tokens = self._running.prefill_tokens + demand.prompt_tokens
             return now_s + self._judge.limit.late_s(allocation.capacity, rows, tokens) > entry.deadline_s
         return (
             now_s + self._forecaster.usual(demand.tier) * self._running.service_s(demand) > entry.deadline_s
         )
+
+    def _is_bounded(self, entry: QueueEntry) -> bool:
+        """Whether a bound on what is in flight bounds its time: not that of a list, which has many turns."""
+        return self._allocation.capacity.batch is not None and 0 < entry.demand.rows <= entry.sequences
 
     def _begin(self, entry: QueueEntry, now_s: float) -> None:
         entry.state, entry.begun_s = EntryState.RUNNING, now_s
@@ -296,9 +302,8 @@ class Dispatcher:
             self._resize(replace(whole, slots=slots, own_slots=own))
 
     def _learn_limit(self, entry: QueueEntry, now_s: float) -> None:
-        demand = entry.demand
-        if demand.rows > entry.sequences or entry.begun_s is None:
-            return  # of a list it is known when all of it is there
+        if not self._is_bounded(entry) or entry.begun_s is None:
+            return
         rows, tokens = max(entry.beside_rows, self._allocation.sequences), self._running.prefill_tokens
         self._judge.limit.learn(self._allocation.capacity, now_s - entry.begun_s, rows, tokens)
 

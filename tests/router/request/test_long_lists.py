@@ -18,7 +18,7 @@ from router.admission.policy import FirstCome, Policy
 from router.admission.queue import EqualShares
 from router.core.embedding import CALLS_AT_ONCE, ROWS_PER_CALL
 from router.core.objective import Objective
-from router.openai.embeddings import MAX_INPUTS
+from router.request.embedding_calls import MAX_INPUTS
 from router.routing.replicas import Fleet
 from tests.router.running import EMBEDDER, RunningRouter, running_router
 
