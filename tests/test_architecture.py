@@ -24,18 +24,28 @@ ALLOWED = {
         "python_backend.costs",
         "python_backend.engine",
         "python_backend.gguf",
+        "python_backend.host",
         "python_backend.sharing",
         "python_backend.wire",
     },
+    "python_backend/host": set(),
     "python_backend/sharing": {"python_backend.sharing", "python_backend.wire"},
     "python_backend/text": {"python_backend.text"},
     "python_backend/embeddings": {
         "python_backend.embeddings",
         "python_backend.engine.checkpoint",
+        "python_backend.engine.models",
+        "python_backend.text",
         "python_backend.wire",
     },
     "python_backend/triton_adapter": {"python_backend"},
-    "router": {"router", "python_backend.costs", "python_backend.sharing", "python_backend.wire"},
+    "router": {
+        "router",
+        "python_backend.costs",
+        "python_backend.host",
+        "python_backend.sharing",
+        "python_backend.wire",
+    },
     "client": {"client"},
     "loadtest": {"loadtest", "client"},
     # The simulator plays traces through the very decisions that serve: admission, the choice of a replica, a
@@ -105,10 +115,11 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "content": {*_NOUNS, "http", "request", "routing", "store", "tenants"},
         "control": {*_NOUNS, "admission", "grpc", "request", "routing", "store", "tenants", "triton"},
         "telemetry": {*_NOUNS, "admission", "control", "request", "routing", "store", "tenants"},
-        "openai": {*_PATH, "content", "store"},
-        # Their bodies stand for OpenAI's chats and embeddings.
-        "anthropic": {*_PATH, "openai"},
-        "ollama": {*_PATH, "openai"},
+        # What chats have in common, whatever door they came through; no door knows another.
+        "chat": {"core", "http", "request", "routing"},
+        "openai": {*_PATH, "chat", "content", "store"},
+        "anthropic": {*_PATH, "chat"},
+        "ollama": {*_PATH, "chat"},
         "kserve": {*_PATH, "triton"},
         "admin": {*_PATH, "control", "store", "telemetry"},
     },
@@ -163,6 +174,7 @@ DECISIONS = (
     "python_backend/engine/scheduling",
     "python_backend/sharing",
     "router/admission/allocation.py",
+    "router/admission/batch_limit.py",
     "router/admission/capacity.py",
     "router/admission/demand.py",
     "router/admission/dispatcher.py",
@@ -377,6 +389,11 @@ def test_a_room_imports_only_the_layers_below_it(package: str) -> None:
         if not {*imported.split(".")[depth : depth + 1]} <= allowed[room[0]]
     ]
     assert not strangers, "\n".join(["above its layer:", *strangers])
+
+
+def test_no_door_of_the_router_may_import_another() -> None:
+    doors = {"admin", "anthropic", "kserve", "ollama", "openai"}
+    assert not [door for door in doors if LAYERS["router"][door] & doors]
 
 
 @pytest.mark.parametrize(

@@ -69,39 +69,45 @@ class Asks:
         self._sums: dict[Holder, tuple[float, float]] = {}  # in microseconds, and when that was
         self._weights: dict[Holder, float] = {}
         self._bounds = [0.0 for _ in Tier]
+        self._whole_us = 1.0  # that the engines can do in a second
         self._looked_s = 0.0
         self._since_s = 0.0
 
     def __len__(self) -> int:
         return len(self._sums)
 
-    def ask(self, holder: Holder, weight: float, work_us: float, engines: float, now_s: float) -> bool:
-        """One more request; returns whether its tenant is light, with this one, of so many engines."""
+    def ask(self, holder: Holder, weight: float, work_us: float, engines: float | None, now_s: float) -> bool:
+        """One more request; returns whether its tenant is light, with this one.
+
+        `engines` are there for all; None while nobody knows how much work that is: then it is taken to be
+        half of what is asked for.
+        """
         is_new = holder not in self._sums
         if is_new:
-            self._welcome(holder, engines, now_s)
+            self._welcome(holder, now_s)
         before_us, at_s = self._sums[holder]
         self._sums[holder] = before_us * exp((at_s - now_s) / _WINDOW_S) + work_us, now_s
         self._weights[holder] = weight
         if is_new or now_s - self._looked_s >= _LOOK_S:
             self._looked_s = now_s
-            self._bounds = light_bounds(self._rates(engines, now_s), self._weights)
-        bound = self._bounds[holder[0]]
-        return bound > 0.0 and self._rate(holder, engines, now_s) <= bound * weight
+            rates = {each: self._rate_us(each, now_s) for each in self._sums}
+            self._whole_us = 1e6 * engines if engines else sum(rates.values()) / 2
+            shares = {each: rate_us / self._whole_us for each, rate_us in rates.items()}
+            self._bounds = light_bounds(shares, self._weights)
+        bound_us = self._bounds[holder[0]] * weight * self._whole_us
+        return bound_us > 0.0 and self._rate_us(holder, now_s) <= bound_us
 
-    def _welcome(self, holder: Holder, engines: float, now_s: float) -> None:
+    def _welcome(self, holder: Holder, now_s: float) -> None:
         if not self._sums:
             self._since_s = now_s
         if len(self._sums) >= _MOST_HOLDERS:
-            rates = self._rates(engines, now_s)
-            for other in sorted(rates, key=lambda each: rates[each])[: _MOST_HOLDERS // 2]:
+            least = sorted(self._sums, key=lambda each: self._rate_us(each, now_s))
+            for other in least[: _MOST_HOLDERS // 2]:
                 del self._sums[other], self._weights[other]
         self._sums[holder] = 0.0, now_s
 
-    def _rates(self, engines: float, now_s: float) -> dict[Holder, float]:
-        return {holder: self._rate(holder, engines, now_s) for holder in self._sums}
-
-    def _rate(self, holder: Holder, engines: float, now_s: float) -> float:
+    def _rate_us(self, holder: Holder, now_s: float) -> float:
+        """A second."""
         work_us, at_s = self._sums[holder]
         seen_s = _WINDOW_S * (1.0 - exp(-max(now_s - self._since_s, _LEAST_S) / _WINDOW_S))
-        return work_us * exp((at_s - now_s) / _WINDOW_S) / (1e6 * seen_s * engines)
+        return work_us * exp((at_s - now_s) / _WINDOW_S) / seen_s

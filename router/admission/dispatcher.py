@@ -12,7 +12,9 @@ what becomes free is kept for it, so it cannot starve. Only better tiers within 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
@@ -53,13 +55,20 @@ class Dispatcher:
         self._number = 0
         self._held: QueueEntry | None = None
         self._held_since_s = 0.0
+        self._whole = self._allocation.capacity  # of which a batch model uses what keeps its objective
 
     def resize(self, capacity: Capacity) -> None:
+        self._whole = capacity
+        self._resize(capacity)
+
+    def _resize(self, capacity: Capacity) -> None:
         self._allocation.resize(capacity)
         self._queue.resize(capacity.slots_here)
         self._running.resize(capacity)
 
     def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
+        if demand.rows:
+            self._keep_in_time(demand, now_s)
         weight = self._shares.weight(demand.tenant)
         entry = self._judge.priced(demand, progress, weight, now_s)
         refusal = self._judge.refusal(entry, self._held is not None, now_s)
@@ -69,6 +78,8 @@ class Dispatcher:
         return entry
 
     def admit(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
+        if demand.rows:
+            self._keep_in_time(demand, now_s)
         weight = self._shares.weight(demand.tenant)
         entry = self._judge.priced(demand, progress, weight, now_s)
         refusal = self._judge.refusal(entry, self._held is not None, now_s)
@@ -112,12 +123,25 @@ class Dispatcher:
             entry.prefill_tokens = 0
             self._forecaster.learn(entry, now_s)
 
+    def give_way(self, entry: QueueEntry, rows_left: int, now_s: float) -> None:
+        self._running.end(entry)
+        demand = entry.demand
+        demand.prompt_tokens = demand.prompt_tokens * rows_left // max(demand.rows, 1)
+        demand.rows, demand.deadline_s = rows_left, inf
+        weight = self._shares.weight(demand.tenant)
+        rest = self._judge.priced(demand, entry.progress, weight, now_s)
+        entry.sequences, entry.cost_us = min(rest.sequences, rows_left), rest.cost_us
+        entry.deadline_s, entry.state = inf, EntryState.WAITING
+        self._join(entry, self._queue.lift(demand, weight))
+
     def end(self, entry: QueueEntry, now_s: float, finished: bool = True) -> None:
         if entry.state is EntryState.WAITING:
             self._queue.leave(entry)
             if self._held is entry:
                 self._held = None
         elif entry.state is EntryState.RUNNING:
+            if finished and entry.demand.rows:
+                self._learn_limit(entry, now_s)
             self._running.end(entry)
             if finished:
                 self._learn(entry, now_s)
@@ -177,6 +201,8 @@ class Dispatcher:
             is_judged = is_judged and allocation.is_open(demand.tier)
         if not allocation.sequences:  # alone everything fits
             return allocation.slots > 0 and now_s + entry.alone_s <= entry.deadline_s
+        if is_judged and self._is_bounded(entry):
+            return allocation.sequences < allocation.slots and not self._is_lost(entry, now_s)
         if is_judged:
             begun_s = self._forecaster.usual(demand.tier) * entry.service_s
             return allocation.sequences < allocation.slots and now_s + begun_s <= entry.deadline_s
@@ -237,14 +263,23 @@ class Dispatcher:
 
     def _is_lost(self, entry: QueueEntry, now_s: float) -> bool:
         """Its deadline is checked once more before anything is computed for it."""
-        demand = entry.demand
+        demand, allocation = entry.demand, self._allocation
+        if self._is_bounded(entry) and allocation.sequences:
+            rows = allocation.sequences + entry.sequences
+            tokens = self._running.prefill_tokens + demand.prompt_tokens
+            return now_s + self._judge.limit.late_s(allocation.capacity, rows, tokens) > entry.deadline_s
         return (
             now_s + self._forecaster.usual(demand.tier) * self._running.service_s(demand) > entry.deadline_s
         )
 
+    def _is_bounded(self, entry: QueueEntry) -> bool:
+        """Whether a bound on what is in flight bounds its time: not that of a list, which has many turns."""
+        return self._allocation.capacity.batch is not None and 0 < entry.demand.rows <= entry.sequences
+
     def _begin(self, entry: QueueEntry, now_s: float) -> None:
         entry.state, entry.begun_s = EntryState.RUNNING, now_s
         self._running.begin(entry)
+        entry.beside_rows = self._allocation.sequences
         self._forecaster.flows.add(entry.demand.tier, entry.cost_us, now_s)
         self._judge.neighbours.begun(entry.cost_us, now_s)
 
@@ -254,6 +289,23 @@ class Dispatcher:
         if entry.forecast_late_s is not None:  # nor will it be there any sooner than that
             self._forecaster.learn(entry, max(now_s, entry.deadline_s))
         self.end(entry, now_s, finished=False)
+
+    def _keep_in_time(self, demand: Demand, now_s: float) -> None:
+        """No more of a batch model's slots are used than are answered in time."""
+        whole, limit = self._whole, self._judge.limit
+        if not demand.is_strict:
+            patience_s = demand.deadline_s - demand.arrived_s
+            limit.asked(demand.tier, patience_s, demand.rows, demand.prompt_tokens, now_s)
+        slots = limit.rows(whole, now_s)
+        if slots != self._allocation.capacity.slots:
+            own = None if whole.own_slots is None else max(whole.own_slots * slots // whole.slots, 1)
+            self._resize(replace(whole, slots=slots, own_slots=own))
+
+    def _learn_limit(self, entry: QueueEntry, now_s: float) -> None:
+        if not self._is_bounded(entry) or entry.begun_s is None:
+            return
+        rows, tokens = max(entry.beside_rows, self._allocation.sequences), self._running.prefill_tokens
+        self._judge.limit.learn(self._allocation.capacity, now_s - entry.begun_s, rows, tokens)
 
     def _learn(self, entry: QueueEntry, now_s: float) -> None:
         demand = entry.demand

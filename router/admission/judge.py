@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.sharing.asks import LIGHT_WEIGHT, Asks
 from python_backend.wire.tiers import Tier
+from router.admission.batch_limit import BatchLimit
 from router.admission.demand import EntryState, QueueEntry, Reason, Refused, Wait
 from router.admission.forecast import service_s, wait_s
 from router.admission.queue import TIER_WEIGHTS
@@ -51,6 +52,7 @@ class Judge:
         self._queue = running.queue
         self._forecaster = forecaster
         self._settings = settings
+        self.limit = BatchLimit()
         self.neighbours = Neighbours()
         self._asks = Asks()
         self.risk = [Risk() for _ in Tier]
@@ -64,7 +66,9 @@ class Judge:
         expected = self._lengths.expect(demand.tenant, each)
         entry.cost_us = self._running.prices.whole_us(demand, expected)
         usual, most = (each, each) if capacity.holds_whole_answers else (expected.mean, expected.p90)
-        entry.kv_tokens = kv_tokens = kv_need(demand, usual, capacity)
+        if demand.rows:  # of a batch model: it has no cache, and no list of texts takes all that there is
+            entry.sequences = min(demand.sequences, max(self._allocation.slots // 2, 1))
+        entry.kv_tokens = kv_tokens = 0 if demand.rows else kv_need(demand, usual, capacity)
         if most > usual:
             entry.kv_spread = max(kv_need(demand, most, capacity) - kv_tokens, 0)
         if budget is not None and kv_tokens > budget:  # beyond that it has all of it, and may be preempted
@@ -102,11 +106,13 @@ class Judge:
     def _weigh(self, entry: QueueEntry, now_s: float) -> None:
         """One of a tenant that asks for little has the weight, in the engine too, that lets it have that."""
         capacity, demand = self._allocation.capacity, entry.demand
-        if not capacity.can_pause or not self._running.prices.is_known:
+        if not capacity.can_pause:
             return
         holder = (int(demand.tier), demand.tenant)
-        engines = max(capacity.replicas, 1) * capacity.slots_here / max(capacity.slots, 1)  # this router's
-        entry.is_light = self._asks.ask(holder, entry.weight, entry.cost_us, max(engines, 0.01), now_s)
+        engines = None
+        if self._running.prices.is_known:
+            engines = max(capacity.replicas, 1) * max(capacity.slots_here, 1) / max(capacity.slots, 1)
+        entry.is_light = self._asks.ask(holder, entry.weight, entry.cost_us, engines, now_s)
         if entry.is_light:
             entry.weight *= LIGHT_WEIGHT
 
@@ -147,7 +153,9 @@ class Judge:
             entry.service_s = self._running.service_s(demand)
         late_s = self._forecaster.predict(entry, away_s + entry.service_s, now_s)
         excess_s = demand.arrived_s + late_s - entry.deadline_s
-        if is_below or entry.is_light or (excess_s > 0 and not own_us and allocation.has_little(entry)):
+        if demand.rows and allocation.capacity.batch is not None and not demand.is_strict:
+            excess_s = now_s + self._batched_s(entry, away_s) - entry.deadline_s
+        elif is_below or entry.is_light or (excess_s > 0 and not own_us and allocation.has_little(entry)):
             # What others have is no reason to refuse it.
             excess_s = now_s + entry.alone_s - entry.deadline_s
         elif excess_s > 0 or entry.wait:
@@ -159,6 +167,14 @@ class Judge:
         late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"
         message = f"the first token would come {late}"
         return Refused(Reason.BUSY, message, self._retry_after_s(entry, max(excess_s, away_s), now_s))
+
+    def _batched_s(self, entry: QueueEntry, away_s: float) -> float:
+        """Until the answer of a batch model; what begins at once is in time, as few enough are in flight."""
+        if not entry.wait:
+            return entry.alone_s
+        capacity, slots = self._allocation.capacity, self._allocation.slots
+        tokens = self._running.prefill_tokens
+        return away_s + max(entry.service_s, self.limit.late_s(capacity, slots, tokens))
 
     def _retry_after_s(self, entry: QueueEntry, otherwise_s: float, now_s: float) -> float:
         """When it would be let in: what it waits for is free before its deadline, as that stands then."""

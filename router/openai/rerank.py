@@ -24,10 +24,10 @@ from router.core.generation import text_tokens
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
-from router.openai.embeddings import MAX_INPUTS, check_total, need_of, vectors_of
 from router.request.answer import Answers
 from router.request.decoding import decode, invalid
 from router.request.embedding import EmbeddingJob
+from router.request.embedding_calls import MAX_INPUTS, check_total, need_of, vectors_of
 from router.request.errors import respond_json
 from router.request.permit import Permit
 from router.request.routes import Route
@@ -266,11 +266,11 @@ def _usage(record: Record) -> dict[str, Any]:
 
 
 def _most(limits: EmbeddingLimits, *texts: str) -> int:
-    return min(limits.max_tokens, sum(len(text.encode()) for text in texts) + SPECIAL_TOKENS)
+    return min(limits.max_tokens, sum(len(text.encode()) for text in texts) + limits.frame_tokens)
 
 
 def _likely(limits: EmbeddingLimits, *texts: str) -> int:
-    return min(limits.max_tokens, sum(text_tokens(text) for text in texts) + SPECIAL_TOKENS)
+    return min(limits.max_tokens, sum(text_tokens(text) for text in texts) + limits.frame_tokens)
 
 
 def _vectors(answer: EmbeddingAnswer) -> Iterator[tuple[float, ...]]:

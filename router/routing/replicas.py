@@ -49,8 +49,10 @@ class Replica:
         self.revivals = 0  # of its Triton models, by this router
         self.busy_since_s = inf  # when it got work after it had none
         self.last_progress_s = -inf
+        self.last_step_s = -inf  # when its engine was last known to have made another step
         self.report: EngineReport | None = None  # what its engine said of itself last, if it does
         self.reported_s = -inf
+        self.read_rows = self.read_tokens = 0  # of texts for embeddings, in all that it answered
         self.on_change: Callable[[], None] = lambda: None
         self._clock = clock
         self._is_loaded: bool | None = None  # not known before Triton was asked
@@ -99,6 +101,11 @@ class Replica:
         """Whether it is down and worth waiting for: what was unloaded, or is about to be, is not."""
         return self.health.is_reviving and self._is_loaded is not False and not self._is_draining
 
+    @property
+    def heard_s(self) -> float:
+        """When it last got on with its work: a long prompt is many steps before its first token."""
+        return max(self.last_progress_s, self.last_step_s)
+
     def may_take(self, now_s: float) -> bool:
         if self.is_open or self._is_loaded is False or self._is_draining:
             return self.is_open
@@ -122,6 +129,11 @@ class Replica:
         if work.outstanding_tokens:
             self.outstanding_tokens += tokens - work.outstanding_tokens
             work.outstanding_tokens = tokens
+
+    def read(self, tokens: list[int]) -> None:
+        """It has answered rows of so many tokens each."""
+        self.read_rows += len(tokens)
+        self.read_tokens += sum(tokens)
 
     def ended(self, work: Work) -> None:
         self._works.discard(work)

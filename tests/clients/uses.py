@@ -66,12 +66,16 @@ def check(condition: object, found: object = "") -> None:
         raise AssertionError(f"not as expected: {found!r}"[:500])
 
 
-def run(*command: str, timeout_s: float = 300.0, **environment: str) -> str:
-    """A tool of the client's environment; returns what it wrote, and fails where it does."""
+def run(*command: str, timeout_s: float = 300.0, folder: str | None = None, **environment: str) -> str:
+    """A tool of the client's environment; returns what it wrote, and fails where it does.
+
+    It runs in the given folder, where it may leave what it likes.
+    """
     path = os.pathsep.join(filter(None, [os.environ.get("INFLIGHT_PROGRAMS"), os.environ["PATH"]]))
     done = subprocess.run(
         command,
         env={**os.environ, "PATH": path, **environment},
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

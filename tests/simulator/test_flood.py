@@ -117,7 +117,8 @@ def test_of_four_tenants_the_two_that_flood_cost_the_others_little() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slower", "is_cost_kept"), [(1.5, True), (1.5, False), (2.0, True), (2.0, False), (3.0, True)]
+    ("slower", "is_cost_kept"),
+    [(1.5, True), (1.5, False), (2.0, True), (2.0, False), (3.0, True), (3.0, False)],
 )
 def test_however_slow_the_machine_only_those_are_refused_who_flood(slower: float, is_cost_kept: bool) -> None:
     calms = [*calm(), *calm("calm-2")]

@@ -21,7 +21,8 @@ def print_explanation(found: Explanation) -> None:
     if found.standing and (found.has_objective or found.paused_s is not None):
         show("", _COLUMNS, (_row(each) for each in found.standing))
         for each in found.standing:
-            print(f"{_named(each)}, {moment(each.at_s)} UTC: {each.sentence}.{_cost(each.detail)}")
+            told = f"{each.sentence}.{_longer(each.detail)}{_cost(each.detail)}"
+            print(f"{_named(each)}, {moment(each.at_s)} UTC: {told}")
     for each in found.engines:
         for server, engine in each.detail["engines"].items():
             where = f"Engine of {each.release} on {server}, {moment(each.at_s)} UTC"
@@ -75,11 +76,22 @@ def _row(decided: TuningDecision) -> Iterator[str]:
     yield _number(detail.get("objective_ms"), " ms")
 
 
+def _longer(detail: dict[str, Any]) -> str:
+    """What a longer delay would bring; of an engine's steps, or of an earlier version, nothing."""
+    longer = detail.get("longer")
+    if longer is None:
+        return ""
+    sentence: str = longer["sentence"]
+    return f" {sentence[0].upper()}{sentence[1:]}."
+
+
 def _cost(detail: dict[str, Any]) -> str:
     cost = detail.get("cost")
     if cost is None:
         return ""
-    takes = f" A batch of n rows takes {cost['base_ms']:.3g} + {cost['row_ms']:.3g} n ms"
+    token_ms = cost.get("token_ms", 0.0)  # what was decided by a version before this has none
+    of_tokens = f" + {token_ms:.3g} ms for each token" if token_ms else ""
+    takes = f" A batch of n rows takes {cost['base_ms']:.3g} + {cost['row_ms']:.3g} n ms{of_tokens}"
     if cost["is_frozen"]:
         return f"{takes}: the last good cost, for predictions are {cost['error']:.0%} off now."
     return f"{takes}: learned from {cost['batches']:,} batches, {cost['error']:.0%} off on average."

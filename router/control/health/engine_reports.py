@@ -83,8 +83,10 @@ class EngineReports:
             return
         if not replica.is_up:
             return
-        replica.report = report
+        before, replica.report = replica.report, report
         replica.reported_s = self._clock()
+        if before is not None and report is not None and report.step_count > before.step_count:
+            replica.last_step_s = replica.reported_s
         if report is None:
             self._unasked_until_s[replica] = self._clock() + _PAUSE_S
         else:

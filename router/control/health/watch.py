@@ -219,7 +219,7 @@ class Watch:
         now_s, replica = self._clock(), self.replica
         if self._is_down or replica.manifest.kind is not Kind.TEXT:
             return
-        heard_s = max(replica.last_progress_s, self._generated_s)
+        heard_s = max(replica.heard_s, self._generated_s)
         if is_silent(now_s, replica.busy_since_s, heard_s, self._limits):
             self._generated_s = now_s + self._limits.one_token_s  # not again before this one is over
             self._background.start(_GENERATION, self._generate_one_token())
@@ -233,7 +233,7 @@ class Watch:
             await ping.send(replica.server.connection, self._limits.one_token_s)
         except GrpcError as error:
             if error.code is StatusCode.DEADLINE_EXCEEDED:
-                is_heard = replica.last_progress_s >= began_s or self._pulse(_SERVER).missed > 0
+                is_heard = replica.heard_s >= began_s or self._pulse(_SERVER).missed > 0
                 if life == self._life and replica.open_count and not is_heard:
                     engine = replica.manifest.engine or replica.manifest.entry
                     if self.control.can_control:

@@ -38,6 +38,7 @@ class Sample:
     late_between: bool | None = None
     is_mirrored: bool = False  # one of a pair: a request of the stable release, or the canary's copy of it
     original: Sample | None = None  # of which it is a copy, that nobody saw
+    is_replayed: bool = False  # one of a pair that nobody asked for: a recorded prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class ArmStats:
     # Of copies: how many times as long as their originals. Both had the other beside them, and requests that
     # are not mirrored had not: those are compared with each other alone.
     mirrored: Timed = field(default_factory=Timed)
-    copies: int = 0  # of its requests
+    copies: int = 0  # of its requests, replays among them
+    replays: int = 0
 
     @property
     def met(self) -> int:
@@ -77,17 +79,21 @@ class ArmStats:
     def with_all(self, samples: Iterable[Sample]) -> ArmStats:
         every = list(samples)
         good = [each for each in every if not each.failed]
+        alone = [Stretches().with_all(logs) for logs in _logs_of(good, is_mirrored=False)]
+        paired = (_spread(logs) for logs in _logs_of(good, is_mirrored=True))
+        first_token, between_tokens, length = map(merge_spreads, (each.whole for each in alone), paired)
         seen = ArmStats(
             Proportion(len(every) - len(good), len(every)),
             _share(each.refused for each in good),
-            _spread(_first_tokens(good)),
-            _spread(_between_tokens(good)),
-            _spread(_lengths(good)),
-            _timed([each for each in good if not each.is_mirrored]),
+            first_token,
+            between_tokens,
+            length,
+            Timed(*alone),
             _share(each.late_first for each in good),
             _share(each.late_between for each in good),
             _ratios([(each, each.original) for each in good if each.original is not None]),
-            sum(each.original is not None for each in every),
+            sum(each.original is not None or each.is_replayed for each in every),
+            sum(each.is_replayed for each in every),
         )
         return merge_stats(self, seen)
 
@@ -95,22 +101,16 @@ class ArmStats:
 Log = tuple[float, float, float]
 
 
-def _first_tokens(samples: Iterable[Sample]) -> list[Log]:
-    return _logs((each.at_s, each.first_token_s, each.prompt_tokens) for each in samples)
-
-
-def _between_tokens(samples: Iterable[Sample]) -> list[Log]:
-    sized = ((each, each.prompt_tokens + (each.tokens or 0)) for each in samples)
-    return _logs((each.at_s, each.between_tokens_s, size) for each, size in sized)
-
-
-def _lengths(samples: Iterable[Sample]) -> list[Log]:
-    return _logs((each.at_s, each.tokens, 0) for each in samples)
-
-
-def _timed(samples: Sequence[Sample]) -> Timed:
-    every = (_first_tokens(samples), _between_tokens(samples), _lengths(samples))
-    return Timed(*(Stretches().with_all(logs) for logs in every))
+def _logs_of(every: Iterable[Sample], *, is_mirrored: bool) -> tuple[list[Log], list[Log], list[Log]]:
+    """Of times to the first token, times between tokens, and lengths."""
+    samples = [each for each in every if each.is_mirrored is is_mirrored]
+    return (
+        _logs((each.at_s, each.first_token_s, each.prompt_tokens) for each in samples),
+        _logs(
+            (each.at_s, each.between_tokens_s, each.prompt_tokens + (each.tokens or 0)) for each in samples
+        ),
+        _logs((each.at_s, each.tokens, 0) for each in samples),
+    )
 
 
 def _ratios(pairs: Sequence[tuple[Sample, Sample]]) -> Timed:
@@ -157,6 +157,7 @@ def merge_stats(one: ArmStats, other: ArmStats) -> ArmStats:
         merge_proportions(one.late_between, other.late_between),
         _merge_timed(one.mirrored, other.mirrored),
         one.copies + other.copies,
+        one.replays + other.replays,
     )
 
 
@@ -187,6 +188,7 @@ def stats_to_json(stats: ArmStats) -> str:
     named["timed"] = _timed_to_json(stats.timed)
     if stats.copies or stats.mirrored != Timed():
         named |= {"mirrored": _timed_to_json(stats.mirrored), "copies": stats.copies}
+        named |= {"replays": stats.replays} if stats.replays else {}
     return json.dumps(named, separators=(",", ":"))
 
 
@@ -210,7 +212,8 @@ def stats_from_json(text: str) -> ArmStats:
     found: dict[str, Any] = {name: Proportion(**value[name]) for name in _PROPORTIONS if name in value}
     found |= {name: Spread(**value[name]) for name in _SPREADS}
     timed, mirrored = (_timed_from_json(value.get(name, {})) for name in ("timed", "mirrored"))
-    return ArmStats(**found, timed=timed, mirrored=mirrored, copies=value.get("copies", 0))
+    copies, replays = (value.get(name, 0) for name in ("copies", "replays"))
+    return ArmStats(**found, timed=timed, mirrored=mirrored, copies=copies, replays=replays)
 
 
 def _timed_from_json(value: dict[str, Any]) -> Timed:

@@ -71,6 +71,16 @@ async def test_a_replica_keeps_its_engines_report_and_its_time() -> None:
         assert there.triton.configured == []
 
 
+async def test_an_engine_whose_steps_go_on_is_heard_of_before_the_first_token() -> None:
+    async with world(report=replace(REPORT, step_count=3)) as there:
+        for _ in range(2):
+            await there.asking.ask_all()
+        assert there.replica.heard_s == -inf, "it made no step between the two"
+        there.now_s, there.triton.report = 55, replace(REPORT, step_count=4)
+        await there.asking.ask_all()
+        assert there.replica.heard_s == 55
+
+
 async def test_an_engine_is_sent_objectives_that_it_does_not_have() -> None:
     async with world() as there:
         there.targets = {Tier.INTERACTIVE: 20.5, Tier.STANDARD: 50, Tier.BATCH: None}

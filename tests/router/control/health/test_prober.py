@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from math import inf
 
 import pytest
 
@@ -286,6 +287,19 @@ async def test_work_without_news_for_long_is_probed(triton: ControlledTriton) ->
     replica.ended(work)
     await until(lambda: replica.health.is_up)
     assert triton.models["tensorrt_llm"].loads == 1
+    await scene.close()
+
+
+async def test_a_long_prompt_whose_steps_go_on_is_not_given_up(triton: ControlledTriton) -> None:
+    scene = Scene(triton, limits=ProbeLimits(period_s=0.05, silence_s=0.2, one_token_s=0.2, late_s=60))
+    replica = await scene.watch()
+    work = work_on(replica)
+    triton.models["ensemble"].frozen = True
+    replica.last_step_s = inf
+    await scene.rounds("tensorrt_llm", 12)
+    assert work.given_up == []
+    replica.last_step_s = -inf
+    await until(lambda: bool(work.given_up))
     await scene.close()
 
 
