@@ -97,6 +97,11 @@ class Asks:
         bound_us = self._bounds[holder[0]] * weight * self._whole_us
         return bound_us > 0.0 and self._rate_us(holder, now_s) <= bound_us
 
+    def reprice(self, times: float) -> None:
+        """The same work is so many times what it was taken for."""
+        self._sums = {each: (times * work_us, at_s) for each, (work_us, at_s) in self._sums.items()}
+        self._looked_s = float("-inf")
+
     def _welcome(self, holder: Holder, now_s: float) -> None:
         if not self._sums:
             self._since_s = now_s

@@ -55,6 +55,7 @@ class Judge:
         self.limit = BatchLimit()
         self.neighbours = Neighbours()
         self._asks = Asks()
+        self._token_us = running.prices.token_us  # by which was priced what was asked for
         self.risk = [Risk() for _ in Tier]
         self.offered = Faded()
 
@@ -109,8 +110,11 @@ class Judge:
         if not capacity.can_pause:
             return
         holder = (int(demand.tier), demand.tenant)
-        engines = None
-        if self._running.prices.is_known:
+        engines, prices = None, self._running.prices
+        if prices.token_us != self._token_us and prices.token_us > 0 < self._token_us:
+            self._asks.reprice(prices.token_us / self._token_us)
+        self._token_us = prices.token_us
+        if prices.is_known:
             engines = max(capacity.replicas, 1) * max(capacity.slots_here, 1) / max(capacity.slots, 1)
         entry.is_light = self._asks.ask(holder, entry.weight, entry.cost_us, engines, now_s)
         if entry.is_light:

@@ -102,3 +102,12 @@ def test_below_its_part_a_tenant_is_light_wherever_others_ask_for_too_much(
         if any(rates[each] > 2 * room * weights[each] / whole for each in mine):
             below = {each for each in mine if rates[each] <= room * weights[each] / whole}
             assert below <= light
+
+
+def test_a_tenant_that_floods_is_known_as_such_when_the_cost_of_work_becomes_known() -> None:
+    asks = Asks()
+    for number in range(40):
+        asks.ask(FLOOD, 1.0, 30_000, None, number / 1000)
+    assert asks.ask(CALM, 1.0, 6_000, None, 1.0)
+    asks.reprice(25.0)
+    assert asks.ask(CALM, 1.0, 150_000, 1.0, 2.0)
