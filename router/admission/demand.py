@@ -112,6 +112,7 @@ class QueueEntry:
     kv_tokens: int = 0  # of the cache, reserved for it
     kv_spread: int = 0  # what it may take beyond that: nine of ten stay within both together
     cost_us: int = 0  # of engine time, as priced
+    prompt_us: int = 0  # of that, what is certain when it begins
     remaining_us: int = 0  # of that, what is still to come
     prefill_tokens: int = 0  # still to be computed before its first token
     context_tokens: float = 0.0  # that each of its sequences reads for its first token
