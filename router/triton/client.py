@@ -199,7 +199,7 @@ class TritonGeneration:
             if not call.ended:
                 return None
         reader = self._reader
-        while (data := call.take()) is not None:
+        while call.messages and (data := call.take()) is not None:
             item = reader.read(data)
             if item is None:
                 self._expect_end()
