@@ -117,6 +117,7 @@ class QueueEntry:
     prefill_tokens: int = 0  # still to be computed before its first token
     context_tokens: float = 0.0  # that each of its sequences reads for its first token
     charged_tokens: int = 0  # of its answer, charged to its tenant
+    beside_rows: int = 0  # of a batch model, in flight when it began, its own included
     look_again_at: int = 0  # generated tokens at which its expected length is estimated again
 
     @property

@@ -34,10 +34,13 @@ _TRIED_AFTER = 32
 _FIRST_LATE = {Wait.NONE: 1.3, Wait.BEHIND_OTHERS: 1.6, Wait.BEHIND_OWN: 1.3, Wait.HELD_BACK: 2.0}
 
 
-def batches_s(capacity: Capacity, rows: int, ahead_rows: int) -> float:
+def batches_s(
+    capacity: Capacity, rows: int, ahead_rows: int, tokens: int = 0, ahead_tokens: int = 0
+) -> float:
     """Until rows are computed behind others, in batches of the largest size.
 
-    Half of those ahead are being computed, and half of that is done; the others wait with these.
+    Half of those ahead are being computed, and half of that is done; the others wait with these. Tokens are
+    spread evenly over the rows.
     """
     cost = capacity.batch
     if cost is None:
@@ -46,9 +49,12 @@ def batches_s(capacity: Capacity, rows: int, ahead_rows: int) -> float:
     most = max(capacity.slots // (BATCHES_IN_FLIGHT * replicas), 1)
     ahead = ceil(ahead_rows / replicas)
     computed = min(ahead // 2, most)
+    computed_tokens = ahead_tokens / replicas * computed / ahead if ahead else 0.0
+    waiting_ms = cost.token_ms * (tokens + ahead_tokens / replicas - computed_tokens)
     full, rest = divmod(rows + ahead - computed, most)
-    in_flight_ms = cost.batch_ms(computed) / 2 if ahead else 0.0
-    return (in_flight_ms + full * cost.batch_ms(most) + (cost.batch_ms(rest) if rest else 0.0)) / 1000
+    in_flight_ms = cost.batch_ms(computed, computed_tokens) / 2 if ahead else 0.0
+    rows_ms = full * cost.batch_ms(most) + (cost.batch_ms(rest) if rest else 0.0)
+    return (in_flight_ms + rows_ms + waiting_ms) / 1000
 
 
 def service_s(
@@ -59,7 +65,8 @@ def service_s(
     A prompt is computed behind those ahead of it, in chunks, each in a step with all that run.
     """
     if capacity.batch is not None:
-        return batches_s(capacity, max(demand.rows, demand.sequences), sequences)
+        rows = max(demand.rows, demand.sequences)
+        return batches_s(capacity, rows, sequences, demand.prompt_tokens, ahead_tokens)
     step = capacity.step
     if step is None:
         return 0.0
