@@ -128,7 +128,7 @@ class TorchEncoder:
     ) -> torch.Tensor:
         shape, (rows, width, _) = self._shape, states.shape
         joined = _times(states, layer.query_key_value).view(rows, width, -1, shape.head_size)
-        queries, keys, values = joined.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
+        queries, keys, values = torch.split(joined, [shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
         queries, keys = self._normed(queries, layer.query_norm), self._normed(keys, layer.key_norm)
         queries, keys, values = (each.transpose(1, 2) for each in (queries, keys, values))
         if layer.rope is not None and tables is not None:
@@ -221,7 +221,7 @@ def _times(states: torch.Tensor, product: _Product) -> torch.Tensor:
 
 
 def _pairs_turned(values: torch.Tensor) -> torch.Tensor:
-    pairs = values.unflatten(-1, (-1, 2))
+    pairs = values.reshape(*values.shape[:-1], -1, 2)
     return torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).flatten(-2)
 
 
