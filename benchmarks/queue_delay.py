@@ -178,7 +178,7 @@ def compare(served: Served, plan: Plan, console: Console) -> bool:
 
 def _learned(told: Any) -> BatchCost | None:
     """By rows alone, as long as those that were sent."""
-    detail = next((each["detail"] for model in told for each in model["standing"]), {})
+    detail: dict[str, Any] = next((each["detail"] for model in told for each in model["standing"]), {})
     cost = detail.get("cost")
     if cost is None:
         return None
