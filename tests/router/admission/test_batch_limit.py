@@ -54,7 +54,7 @@ def test_the_objective_of_a_batch_model_is_kept_at_every_rate(cost: BatchCost, t
 
 
 @pytest.mark.parametrize("times", [1.0, 3.0])
-@pytest.mark.parametrize("wrong", [0.6, 1.5])
+@pytest.mark.parametrize("wrong", [0.3, 0.6, 1.5])
 def test_a_cost_that_was_learned_wrong_is_made_up_for_by_what_requests_took(
     times: float, wrong: float
 ) -> None:
