@@ -108,7 +108,7 @@ class Dispatcher:
                 entry = self._queue.next(_all_tiers, lambda each: self._allocation.displaces_now(each, now_s))
             if entry is None:
                 break
-            if not is_below and self._is_lost(entry, now_s):
+            if not is_below and not entry.is_light and self._is_lost(entry, now_s):
                 self._refuse(entry, now_s)
             else:
                 self._allocation.take(entry)
