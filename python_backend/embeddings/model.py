@@ -31,7 +31,7 @@ class Computing(Protocol):
 
 
 class EmbeddingModel:
-    """Computes one slice of a batch after the other, of `most_places` each, which cost `fixed_places` more."""
+    """Computes one slice of a batch after the other, of `most_places` each; one costs `fixed_places` more."""
 
     def __init__(
         self,
