@@ -122,7 +122,7 @@ async def test_a_stop_takes_seconds_and_leaves_nothing_behind_however_busy_it_wa
     rapid_stack: RunningStack,
 ) -> None:
     """Callers are watched while their requests end by the hundred. Asking Triton about them keeps it from
-    unloading the model now and then (docs/decisions/006); the launcher ends it after a while, and cleans up."""
+    unloading the model now and then (docs/decisions/006); the launcher ends it then, and cleans up."""
     stack = rapid_stack
     load = await send(Target(stack.url, stack.model), all_at_once(2, 19, 300, 300))
     assert not load.errors
