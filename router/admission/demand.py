@@ -106,6 +106,7 @@ class QueueEntry:
     predicted_s: float = 0.0  # from the offer to the first token, before learned corrections
     wait: Wait = Wait.NONE
     weight: float = 0.0  # its tenant's, where slots are shared by tenants
+    is_light: bool = False  # its tenant asks for little: others give way to it
     is_displacing: bool = False  # it began beside all that there is capacity for
     sequences: int = 0  # slots of the engine
     size: int = 0  # the same, or its share of the cache, in slots, where that is more
