@@ -15,7 +15,7 @@ from python_backend.triton_adapter.embeddings import TritonPythonModel
 from python_backend.wire.errors import InflightError
 from tests.embeddings.checkpoints import embeddings_checkpoint
 from tests.embeddings.test_decoders import END, write_embedder, write_reranker
-from tests.fakes.triton_stub import InferenceResponse, Request, Sender, arguments
+from tests.fakes.triton_stub import Request, Sender, arguments
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def numbers(values: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.asarray(value, np.int32) for name, value in values.items()}
 
 
-def answers(model: TritonPythonModel, requests: Sequence[Request]) -> list[InferenceResponse]:
+def answers(model: TritonPythonModel, requests: Sequence[Request]) -> list[Any]:
     """Each exactly once: with the batch, or sent before that was done."""
     for request in requests:
         request.sender = Sender()
