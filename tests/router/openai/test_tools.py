@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.answer_reader import ToolReader
+from router.core.answer_reader import CallList, ToolReader
 from router.openai.bodies import decode_chat
 from router.openai.chat_messages import chat_messages
 from router.openai.tools import forced_schema
@@ -33,7 +33,7 @@ def read(
     text: str, cuts: list[int], names: tuple[str, ...] = ("weather",), **how: Any
 ) -> tuple[str, list[Any]]:
     """The text that left and the calls, when the text came cut at these places."""
-    reader = ToolReader(names, **how)
+    reader = ToolReader(CallList(names, how.pop("at_most", None)), **how)
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     parts = [text[start:end] for start, end in pairwise(places)]
     left = "".join(map(reader.feed, parts)) + reader.flush()
@@ -88,7 +88,7 @@ def test_only_the_first_tool_call_counts_without_parallel_calls() -> None:
     ],
 )
 def test_arguments_are_passed_on_as_the_model_wrote_them(written: str, told: str) -> None:
-    reader = ToolReader(["weather"])
+    reader = ToolReader(CallList(["weather"]))
     assert reader.feed(f'<tool_call>{{"name": "weather", {written}}}</tool_call>') == ""
     assert [call.arguments for call in reader.calls] == [told]
 
