@@ -105,10 +105,11 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "content": {*_NOUNS, "http", "request", "routing", "store", "tenants"},
         "control": {*_NOUNS, "admission", "grpc", "request", "routing", "store", "tenants", "triton"},
         "telemetry": {*_NOUNS, "admission", "control", "request", "routing", "store", "tenants"},
-        "openai": {*_PATH, "content", "store"},
-        # Their bodies stand for OpenAI's chats and embeddings.
-        "anthropic": {*_PATH, "openai"},
-        "ollama": {*_PATH, "openai"},
+        # What chats have in common, whatever door they came through; no door knows another.
+        "chat": {"core", "http", "request", "routing"},
+        "openai": {*_PATH, "chat", "content", "store"},
+        "anthropic": {*_PATH, "chat"},
+        "ollama": {*_PATH, "chat"},
         "kserve": {*_PATH, "triton"},
         "admin": {*_PATH, "control", "store", "telemetry"},
     },
@@ -377,6 +378,11 @@ def test_a_room_imports_only_the_layers_below_it(package: str) -> None:
         if not {*imported.split(".")[depth : depth + 1]} <= allowed[room[0]]
     ]
     assert not strangers, "\n".join(["above its layer:", *strangers])
+
+
+def test_no_door_of_the_router_may_import_another() -> None:
+    doors = {"admin", "anthropic", "kserve", "ollama", "openai"}
+    assert not [door for door in doors if LAYERS["router"][door] & doors]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ EMBEDDINGS = Case(
     MINILM, 0.12, (5.0, 20.0, 50.0), seconds=6.0, window_s=1.2, delays_ms=(0.0, 5.0, 20.0, 50.0)
 )
 ARENA_FILE, PACED_FILE, EMBEDDINGS_FILE = "arena.json", "paced.json", "embeddings.json"
-# The same for all tiers, below, at twice and far beyond what the GPU can do: within nine minutes in all.
+# The same for all tiers, below, at twice and far beyond what the GPU can do: within eight minutes in all.
 OVERLOAD_FILE, OVERLOAD_FACTORS, OVERLOAD_SECONDS = "overload.json", (0.8, 2.0, 10.0), 12.0
 OVERLOAD_FIRST_TOKEN_S, OVERLOAD_INTER_TOKEN_S = 1.0, 0.04
 
@@ -56,9 +56,7 @@ def run_arena(asked: argparse.Namespace, model: Path, console: Console) -> bool:
     )
     ours, *others = POLICIES
     wishes = [Wish([ours], (1.0, 2.0, 10.0), noisy=True), Wish(others, (2.0,))]
-    kept = measure(arena, wishes, console)
-    if asked.keep:
-        arena_report.keep(asked.keep / ARENA_FILE, kept)
+    kept = measure(arena, wishes, console, asked.keep and asked.keep / ARENA_FILE)
     return arena_report.show(console, kept)
 
 
@@ -77,9 +75,9 @@ def run_overload(asked: argparse.Namespace, model: Path, console: Console) -> bo
         first_token_s=dict.fromkeys(Tier, OVERLOAD_FIRST_TOKEN_S),
         inter_token_s=dict.fromkeys(Tier, OVERLOAD_INTER_TOKEN_S),
     )
-    kept = measure(arena, [Wish(POLICIES, OVERLOAD_FACTORS)], console)
-    if asked.keep:
-        arena_report.keep(asked.keep / OVERLOAD_FILE, kept)
+    kept = measure(
+        arena, [Wish(POLICIES, OVERLOAD_FACTORS)], console, asked.keep and asked.keep / OVERLOAD_FILE
+    )
     return arena_report.show(console, kept)
 
 
@@ -99,9 +97,7 @@ def run_paced(asked: argparse.Namespace, model: Path, console: Console) -> bool:
     )
     ours, *others = POLICIES
     every = Wish([ours], (1.0, 2.0, 10.0), noisy=True, burst=True, retry_storm=True)
-    kept = measure(arena, [every, Wish(others, (2.0,))], console)
-    if asked.keep:
-        arena_report.keep(asked.keep / PACED_FILE, kept)
+    kept = measure(arena, [every, Wish(others, (2.0,))], console, asked.keep and asked.keep / PACED_FILE)
     return arena_report.show(console, kept)
 
 

@@ -10,8 +10,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -25,10 +24,36 @@ from benchmarks.traffic import Answered, Traffic, completion, traffic
 from router.control.releases.records import Rollout, RolloutState
 
 PER_S, FEW_PER_S, TOKENS = 20.0, 2.0, 64
-PLAN = ("--steps", "20%,50%,100%", "--min-requests", "20", "--min-duration", "20s")
+PLAN = ("--steps", "20%,50%,100%", "--min-requests", "20", "--min-duration", "15s")
+MOST_S = 120.0  # of one rollout; the whole takes about seven minutes, and less than nine
 # All fit beside each other; random weights, for nobody reads the answers.
 ENGINE = {"inflight_weights": "random", "kv_cache_free_gpu_mem_fraction": "0.2"}
 GOOD, SLOW = ("2", "fp8"), ("3", "fp32")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One rollout, with how many requests of people its canary got."""
+
+    what: str
+    per_s: float
+    rollout: Rollout
+    requests: int
+    goal: RolloutState
+
+    @property
+    def is_met(self) -> bool:
+        return self.rollout.state is self.goal
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        took_s = (self.rollout.ended_s or time.time()) - self.rollout.began_s
+        ended = self.rollout.state.value if self.rollout.state.is_over else "undecided"
+        figures = (f"{self.per_s:g}", ended, f"{self.requests}", f"{took_s:.0f}")
+        return (self.what, *figures, self.goal.value, "met" if self.is_met else "MISSED", self.rollout.reason)
+
+
+COLUMNS = ("canary", "requests/s", "ended", "met it", "seconds", "goal", "", "reason")
 
 
 def main() -> None:
@@ -41,76 +66,88 @@ def main() -> None:
         running, events = read(asked.draw)
         draw(Plots(asked.plots), "releases", running, events)
         return
+    began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         model = write_checkpoint(Path(folder) / "llama-8b")
         stack = start_stack(Path(folder), ENGINE, str(model), Path(folder) / "data")
         try:
             wait_until_ready(stack)
+            print(f"bf16: ready after {time.monotonic() - began_s:.1f} s", flush=True)
             is_met = measure(stack, model, asked.keep)
         except BaseException:
             print(stack.output()[-6000:])
             raise
         finally:
-            stack.stop()
+            stack.end()
+    print(f"{time.monotonic() - began_s:.0f} s in all")
     sys.exit(not is_met)
 
 
 def measure(stack: RunningStack, model: Path, keep: Path | None) -> bool:
     for version, precision in (GOOD, SLOW):
-        began_s = time.monotonic()
         chosen = ("--version", version, "--set", f"inflight_precision={precision}")
         inflight(stack, "add", stack.model, str(model), *chosen)
-        inflight(stack, "load", f"{stack.model}@{version}")
-        print(f"{precision}: added and loaded in {time.monotonic() - began_s:.1f} s", flush=True)
-    tried: list[tuple[str, float, Rollout, int]] = []
+        load(stack, version, precision)
+    tried: list[Tried] = []
 
-    def roll_out(what: tuple[str, str], per_s: float, running: Traffic, *plan: str) -> None:
-        """With how many requests it met until then."""
-        before = len(running.of(what[0]))
-        ended = rollout(stack, what[0], plan)
-        tried.append((what[1], per_s, ended, len(running.of(what[0])) - before))
-        print(what[1], per_s, ended.state.value, ended.reason, flush=True)
+    def roll_out(what: tuple[str, str], per_s: float, running: Traffic, *options: str) -> None:
+        version, precision = what
+        before = len(running.of(version))
+        ended = rollout(stack, version, (*PLAN, *options), MOST_S)
+        if not ended.state.is_over:
+            inflight(stack, "rollback", stack.model, "--reason", "out of time")
+        goal = RolloutState.PROMOTED if what == GOOD else RolloutState.ROLLED_BACK
+        called = f"{precision}, {'not rehearsed' if options else 'rehearsed'}"
+        tried.append(Tried(called, per_s, ended, len(running.of(version)) - before, goal))
+        print(" | ".join(tried[-1].cells), flush=True)
 
     with traffic(stack.url, completion(stack.model, TOKENS), FEW_PER_S) as few:
         few.wait_for(10)
-        # So it stays loaded when it is refused.
+        # So it stays loaded when it is refused the first time.
         inflight(stack, "split", stack.model, "1=100%", f"{SLOW[0]}=0%")
-        roll_out(SLOW, FEW_PER_S, few, *PLAN)
-        roll_out(SLOW, FEW_PER_S, few, *PLAN, "--no-rehearsal")
+        roll_out(SLOW, FEW_PER_S, few)
+        roll_out(SLOW, FEW_PER_S, few, "--no-rehearsal")
+        load(stack, *SLOW)
     with traffic(stack.url, completion(stack.model, TOKENS), PER_S) as running:
         running.wait_for(100)
-        roll_out(SLOW, PER_S, running, *PLAN, "--no-rehearsal")
-        roll_out(GOOD, PER_S, running, *PLAN)
+        roll_out(SLOW, PER_S, running, "--no-rehearsal")
+        roll_out(GOOD, PER_S, running)
         running.wait_for(100)
-        killed_s = kill_engine(stack, f"{stack.model}.2.tensorrt_llm") - running.began_s
-        running.wait_for(400, timeout_s=120)
-        inflight(stack, "rollback", stack.model)
-        running.wait_for(100)
+        killed_s = kill_and_go_back(stack, running) if tried[-1].is_met else None
         events = history(stack, running.began_s)
     if keep is not None:
         kept = {"answered": [asdict(each) for each in running.answered], "events": list(map(asdict, events))}
         keep.write_text(json.dumps(kept))
     show(Console(width=160), running, events)
-    tell(tried)
-    hit = [each for each in running.answered if each.at_s <= killed_s <= each.at_s + each.took_s]
-    longest_s = max(each.took_s for each in running.answered)
-    print(
-        f"killed at {killed_s:.1f} s, {len(hit)} streams under way; longest of all answers {longest_s:.1f} s"
-    )
-    wanted = [RolloutState.ROLLED_BACK] * 3 + [RolloutState.PROMOTED]
-    is_met = [each.state for _, _, each, _ in tried] == wanted and not (running.errors or few.errors)
-    print("every goal met" if is_met else f"a goal is MISSED: {(running.errors + few.errors)[:3]}")
+    table = Table(*COLUMNS)
+    for each in tried:
+        table.add_row(*each.cells)
+    Console(width=160).print(table)
+    if killed_s is not None:
+        hit = sum(each.at_s <= killed_s <= each.at_s + each.took_s for each in running.answered)
+        longest_s = max(each.took_s for each in running.answered)
+        print(f"killed at {killed_s:.1f} s, {hit} streams under way; longest answer {longest_s:.1f} s")
+    failed = running.errors + few.errors
+    requests = len(running.answered) + len(few.answered)
+    print(f"{len(failed)} of {requests:,} requests failed (goal: none)", *failed[:3])
+    is_met = not failed and all(each.is_met for each in tried)
+    print("every goal met" if is_met else "a goal is MISSED")
     return is_met
 
 
-def tell(tried: Sequence[tuple[str, float, Rollout, int]]) -> None:
-    table = Table("canary", "requests/s", "ended", "met it", "seconds", "reason")
-    for precision, per_s, ended, requests in tried:
-        took_s = (ended.ended_s or time.time()) - ended.began_s
-        table.add_row(
-            precision, f"{per_s:g}", ended.state.value, f"{requests}", f"{took_s:.0f}", ended.reason
-        )
-    Console(width=160).print(table)
+def load(stack: RunningStack, version: str, precision: str) -> None:
+    began_s = time.monotonic()
+    inflight(stack, "load", f"{stack.model}@{version}")
+    print(f"{precision}: loaded in {time.monotonic() - began_s:.1f} s", flush=True)
+
+
+def kill_and_go_back(stack: RunningStack, running: Traffic) -> float:
+    """The engine of the release that was promoted; when that was, since the traffic began."""
+    killed_s = kill_engine(stack, f"{stack.model}.{GOOD[0]}.tensorrt_llm") - running.began_s
+    running.wait_for(400, timeout_s=120)
+    inflight(stack, "rollback", stack.model)
+    running.wait_for(100)
+    return killed_s
 
 
 def read(file: Path) -> tuple[Traffic, list[Event]]:

@@ -76,7 +76,7 @@ class Arena:
         }
 
     def setup(self, policy: Policy) -> Setup:
-        return Setup(self.parameters, self.model, self.data_dir, policy.settings)
+        return Setup(self.parameters, self.model, self.data_dir, policy.settings, embeddings=False)
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,10 @@ def sized(engine: Engine) -> dict[str, str]:
     }
 
 
-def measure(arena: Arena, wishes: Sequence[Wish], console: Console) -> list[Kept]:
-    """Every policy on a stack of its own."""
+def measure(
+    arena: Arena, wishes: Sequence[Wish], console: Console, keep_at: Path | None = None
+) -> list[Kept]:
+    """Every policy on a stack of its own; what was seen is kept after each, lest a limit of time loses it."""
     kept: list[Kept] = []
     capacity = None
     for wish, policy in [(each, policy) for each in wishes for policy in each.policies]:
@@ -136,6 +138,8 @@ def measure(arena: Arena, wishes: Sequence[Wish], console: Console) -> list[Kept
                 kept.append(one(served, arena, policy, run, objectives, overhead_s))
                 offered, good = kept[-1].figures.offered_per_s, kept[-1].figures.good_per_s
                 console.print(f"  {policy.name}, {run.name}: {offered:.1f}/s offered, {good:.2f} good")
+        if keep_at is not None:
+            keep(keep_at, kept)
     return kept
 
 
@@ -218,9 +222,7 @@ def main() -> None:
         sys.exit(not show(console, kept))
     factors = [float(each) for each in asked.rate_factor.split(",") if each]
     wish = Wish(chosen(asked.policies), factors, asked.noisy, asked.burst, asked.retry_storm)
-    kept = measure(arena_of(asked), [wish], console)
-    if asked.keep:
-        keep(asked.keep, kept)
+    kept = measure(arena_of(asked), [wish], console, asked.keep)
     sys.exit(not show(console, kept))
 
 

@@ -115,6 +115,7 @@ def draw(plots: Plots, kept: Sequence[Kept], name: str = "arena") -> None:
 
 
 def keep(path: Path, kept: Sequence[Kept]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(kept))
 
 

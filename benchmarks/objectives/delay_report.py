@@ -128,6 +128,7 @@ class Kept:
 
 
 def keep(path: Path, case: Case, points: list[Point]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(Kept(case, points)))
 
 

@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.chat.bodies import ChatBody, ResponseFormat, Schema, refuse_unsupported
+from router.chat.tool_bodies import Named, NamedTool, Tool, ToolFunction
 from router.core.generation import MAX_NEW_TOKENS
 from router.core.messages import CalledFunction, MadeCall, Message
-from router.openai.bodies import ChatBody, ResponseFormat, Schema, refuse_unsupported
-from router.openai.tool_bodies import Named, NamedTool, Tool, ToolFunction
 from router.request.decoding import decode, invalid
 
 _MAX_TOOLS = 512

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from router.anthropic.bodies import CountBody, MessagesBody, read_count, read_messages
 from router.anthropic.dialect import MessagesDialect
+from router.chat.answer import answer_chat, template_of
+from router.chat.prompt import chat_prompt
 from router.core.generation import unmarked
-from router.openai.chat import chat_prompt
-from router.openai.chat_answer import answer_chat, template_of
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
 from router.request.identity import check_model_allowed

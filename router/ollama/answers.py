@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from router.chat.answer import answer_chat
+from router.chat.calls import chat_calls
 from router.core.messages import Message
 from router.core.tenant import Scope
-from router.ollama.bodies import EmbedBody, OllamaChatBody, OllamaPromptBody, read, read_chat
+from router.ollama.bodies import EmbedBody, OllamaChatBody, OllamaPromptBody, read, read_chat, served_name
 from router.ollama.dialect import NDJSON, Lines, measured
-from router.openai.chat import chat_calls
-from router.openai.chat_answer import answer_chat
-from router.openai.embeddings import as_floats, check_total, embedding_calls, need_of, vectors_of
 from router.request.decoding import invalid
 from router.request.embedding import EmbeddingJob
+from router.request.embedding_calls import as_floats, check_total, embedding_calls, need_of, vectors_of
 from router.request.errors import respond_encoded, respond_json
 from router.request.identity import check_model_allowed
 from router.request.routes import Route
 from router.request.text import TextJob
 
 if TYPE_CHECKING:
+    from router.chat.bodies import ChatBody
     from router.core.embedding import EmbeddingAnswer, EmbeddingCall, ServedEmbedder
     from router.core.generation import GenerationCall
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.openai.bodies import ChatBody
     from router.request.answer import Answers
     from router.request.permit import Permit
     from router.routing.models import Registry, ServedModel
@@ -65,10 +65,11 @@ class OllamaAnswers:
 
     async def embed(self, exchange: Exchange, record: Record) -> None:
         body: EmbedBody = await self._read(exchange, record, partial(read, EmbedBody))
-        asked = body.embeddings(is_one=record.route == _ONE)
-        model = self._models.find_embedder(asked.model, record)
+        texts = body.texts(is_one=record.route == _ONE)
+        model = self._models.find_embedder(served_name(body.model), record)
+        asked = (texts, model.limits, body.dimensions)
         size, aside = len(exchange.request.body), self._answers.aside
-        calls = await aside.when_large(size, record.tenant, embedding_calls, asked, model.limits)
+        calls = await aside.when_large(size, record.tenant, embedding_calls, *asked)
         job = _Embedding(exchange, record, model, calls)
         await self._answers.answer(job, record, exchange.on_disconnect)
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from router.chat.bodies import MAX_TOOLS, ChatBody, ResponseFormat, Schema, refuse_unsupported
+from router.chat.tool_bodies import Tool, check_tools
 from router.core.generation import MAX_NEW_TOKENS
 from router.core.messages import CalledFunction, MadeCall, Message
-from router.openai.bodies import MAX_TOOLS, ChatBody, ResponseFormat, Schema, refuse_unsupported
-from router.openai.embeddings import EmbeddingsBody
-from router.openai.tool_bodies import Tool, check_tools
 from router.request.decoding import decode, invalid
 
 _Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -135,12 +134,12 @@ class EmbedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     options: OllamaOptions | None = None
     keep_alive: Any = None
 
-    def embeddings(self, is_one: bool) -> EmbeddingsBody:
+    def texts(self, is_one: bool) -> str | list[str]:
         refuse_unsupported(self, {"truncate": (True,)}, "")  # longer texts are always cut
         texts, field = (self.prompt, "prompt") if is_one else (self.input, "input")
         if texts is None:
             raise invalid(f"Missing required parameter: {field}", field)
-        return EmbeddingsBody(model=served_name(self.model), input=texts, dimensions=self.dimensions)
+        return texts
 
 
 class ShowBody(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from msgspec import Meta
 from sqlalchemy import Connection
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.chat.bodies import Metadata
 from router.content.batches import rows
 from router.content.batches.decisions import Life, Status
 from router.content.batches.rows import WINDOW_S, Batch, new_batch_id
@@ -20,7 +21,6 @@ from router.content.lookup import Page
 from router.core.record import Record
 from router.core.tenant import Caller, Scope
 from router.http.exchange import Exchange
-from router.openai.bodies import Metadata
 from router.request.decoding import decode_query, decode_small, invalid
 from router.request.errors import respond_json
 from router.request.routes import JSON, Route

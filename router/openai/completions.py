@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from router.core.generation import GenerationCall
+import msgspec
+from msgspec import Meta
+
+from router.chat.bodies import OPTIONS_NEUTRAL, Options, check_options, refuse_unsupported
+from router.chat.calls import generation_call, several
+from router.chat.guides import demand_of
+from router.core.generation import MAX_NEW_TOKENS, GenerationCall
 from router.core.record import Record
 from router.http.exchange import Exchange
-from router.openai.bodies import CompletionBody, decode_completion
-from router.openai.calls import generation_call, several
 from router.openai.dialects import CompletionDialect
-from router.openai.guides import demand_of
 from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
-from router.request.decoding import invalid
+from router.request.decoding import decode, invalid
 from router.request.routes import Route
 from router.request.text import TextJob
 from router.routing.checkpoint import SamplingDefaults
@@ -23,6 +26,29 @@ from router.routing.models import Registry
 COMPLETION_TOKENS = 16  # OpenAI's default for plain completions
 MAX_PROMPTS = 64
 _LARGEST_ID = 2**31 - 1
+
+
+class CompletionBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    prompt: str | list[Any]
+    max_tokens: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    suffix: Any = None
+
+
+# Values that ask for what the router does anyway.
+COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {**OPTIONS_NEUTRAL, "suffix": ("",)}
+_decoder = msgspec.json.Decoder(CompletionBody)
+
+
+def decode_completion(body: bytes) -> CompletionBody:
+    decoded = decode(_decoder, body)
+    refuse_unsupported(decoded, COMPLETION_NEUTRAL, "")
+    check_options(decoded)
+    if decoded.max_tokens == 0 and not decoded.echo:
+        raise invalid("max_tokens: 0 is only allowed with echo, which returns the prompt alone", "max_tokens")
+    return decoded
 
 
 class Completions:

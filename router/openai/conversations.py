@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
+from router.chat.bodies import Metadata
 from router.content.conversations.conversation_store import Conversation, ConversationStore
 from router.content.conversations.items import GivenItem, Item, read_items
 from router.content.documents.documents import Documents
@@ -16,7 +17,6 @@ from router.content.lookup import Owner, Page, PageQuery
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
-from router.openai.bodies import Metadata
 from router.request.aside import LARGE_BYTES, Aside
 from router.request.decoding import decode, decode_query, decode_small
 from router.request.errors import respond_json

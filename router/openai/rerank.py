@@ -24,10 +24,10 @@ from router.core.generation import text_tokens
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
-from router.openai.embeddings import MAX_INPUTS, check_total, need_of, vectors_of
 from router.request.answer import Answers
 from router.request.decoding import decode, invalid
 from router.request.embedding import EmbeddingJob
+from router.request.embedding_calls import MAX_INPUTS, check_total, need_of, vectors_of
 from router.request.errors import respond_json
 from router.request.permit import Permit
 from router.request.routes import Route

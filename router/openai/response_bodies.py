@@ -8,10 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
-from router.content.conversations.items import GivenItem
-from router.core.generation import MAX_NEW_TOKENS
-from router.core.messages import Message, Name
-from router.openai.bodies import (
+from router.chat.bodies import (
     MAX_TOOLS,
     ChatBody,
     Effort,
@@ -21,6 +18,9 @@ from router.openai.bodies import (
     ServiceTier,
     refuse_unsupported,
 )
+from router.content.conversations.items import GivenItem
+from router.core.generation import MAX_NEW_TOKENS
+from router.core.messages import Message, Name
 from router.openai.response_tools import (
     ChosenTool,
     OfferedTool,

@@ -11,6 +11,9 @@ from typing import Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.chat.bodies import ChatBody
+from router.chat.calls import chat_calls, chat_reader
+from router.chat.prompt import chat_prompt
 from router.content.conversations.conversation_store import (
     MOST_HISTORY_BYTES,
     MOST_HISTORY_ITEMS,
@@ -24,8 +27,6 @@ from router.content.lookup import Owner
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record
 from router.http.exchange import Exchange
-from router.openai.bodies import ChatBody
-from router.openai.chat import chat_calls, chat_prompt, chat_reader
 from router.openai.held_exchange import HeldExchange
 from router.openai.response_bodies import (
     InputTokensBody,

@@ -11,9 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.items import flat_name
-from router.core.messages import Name
-from router.openai.tool_bodies import (
+from router.chat.tool_bodies import (
     AllowedTools,
     CustomFormat,
     CustomTool,
@@ -24,6 +22,8 @@ from router.openai.tool_bodies import (
     ToolChoice,
     ToolFunction,
 )
+from router.content.conversations.items import flat_name
+from router.core.messages import Name
 from router.request.decoding import invalid
 
 _CALLED_HERE = ("function", "custom")

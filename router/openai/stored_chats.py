@@ -10,20 +10,20 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from python_backend.wire.errors import InflightError
+from router.chat.bodies import Metadata
 from router.content.conversations.chat_store import ChatQuery, ChatStore, MessageQuery
 from router.content.lookup import Owner, page_of
-from router.openai.bodies import Metadata
 from router.openai.dialects import ChatDialect
 from router.request.decoding import decode, decode_query
 from router.request.errors import respond_encoded, respond_json
 from router.request.routes import Route
 
 if TYPE_CHECKING:
+    from router.chat.bodies import ChatBody
     from router.content.storage_quota import StorageQuota
     from router.core.messages import Message
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.openai.bodies import ChatBody
     from router.openai.dialects import Ended
     from router.openai.held_exchange import HeldExchange
     from router.request.choice import TokenLog

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.chat.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
+from router.chat.prompt import chat_prompt
+from router.chat.tool_bodies import Tool, check_tools
 from router.core.generation import LITERAL_MARK
 from router.core.messages import Message
-from router.openai.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
-from router.openai.chat import chat_prompt
-from router.openai.tool_bodies import Tool, check_tools
 from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left

@@ -20,12 +20,14 @@ BUSY, BREAK, VANISH, SILENT = "busy", "break", "vanish", "silent"
 class CompletionsServer:
     """Two tokens a piece, the first after `first_s`, the others `gap_s` apart.
 
-    `one_at_a_time`: the others wait. The first `busy_times` that say BUSY are refused.
+    `one_at_a_time`: the others wait; nobody is answered before `stalls_until` have asked.
+    The first `busy_times` that say BUSY are refused.
     """
 
     first_s: float = 0.02
     gap_s: float = 0.01
     one_at_a_time: bool = False
+    stalls_until: int = 0
     busy_times: int = 1
     context_tokens: int | None = None
     path: str = "/v1/completions"
@@ -36,15 +38,19 @@ class CompletionsServer:
     def __post_init__(self) -> None:
         self._turn = asyncio.Lock()
         self.asked = asyncio.Event()
+        self._all_asked = asyncio.Event()
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
         self.asked.set()
+        if len(self.bodies) >= self.stalls_until:
+            self._all_asked.set()
         self.keys.append(request.headers.get("authorization", ""))
         if body["prompt"] == BUSY and sum(each["prompt"] == BUSY for each in self.bodies) <= self.busy_times:
             headers = {"retry-after": "1", "retry-after-ms": "50"}
             return web.json_response({"error": {"message": "full"}}, status=503, headers=headers)
+        await self._all_asked.wait()
         if self.one_at_a_time:
             async with self._turn:
                 return await self._stream(request, body)

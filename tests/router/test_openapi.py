@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.openai.bodies import COMPLETION_NEUTRAL, NEUTRAL, ChatBody, CompletionBody
+from router.chat.bodies import NEUTRAL, ChatBody
+from router.openai.completions import COMPLETION_NEUTRAL, CompletionBody
 from tests.router.running import MODEL, RunningRouter
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,20 @@ from tests.stack.releasing import ReleaseStack, quick_engine, releases_at, write
 from tests.stack.tiny_models import write_tiny_model
 
 EXACT = {"inflight_precision": "fp32"}
+LINES_OF_A_FAILURE = 25
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed shows what its stack wrote last: its client only knows that something is wrong."""
+    report = yield
+    if report.failed:
+        for name, value in getattr(item, "funcargs", {}).items():
+            running = getattr(value, "stack", value)
+            if isinstance(running, RunningStack):
+                lines = running.output().splitlines()[-LINES_OF_A_FAILURE:]
+                report.sections.append((f"last lines of {name}", "\n".join(line[:300] for line in lines)))
+    return report
 
 
 @pytest.fixture(scope="session")

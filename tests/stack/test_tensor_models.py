@@ -21,7 +21,7 @@ from launcher.settings import StackSettings
 from router.control.releases.records import RolloutState
 from router.core.manifest import Manifest
 from tests.router.kserve.asking import grpc_input, http_input
-from tests.stack.releasing import IN_FLIGHT, ReleaseStack, write_multiplier
+from tests.stack.releasing import IN_FLIGHT, LOADED_WITHIN_S, ReleaseStack, until, write_multiplier
 from tests.triton_adapter.onnx_files import write_onnx
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -82,6 +82,7 @@ def test_an_onnx_model_is_released_like_any_other(release_stack: ReleaseStack, t
     release_stack.command("promote", "line@1")
     release_stack.load(release_stack.find_version("line", 1))
     with grpcclient.InferenceServerClient(release_stack.stack.grpc_url) as grpc:
+        until(lambda: grpc.is_model_ready("line"), "line is not ready", LOADED_WITHIN_S)
         answer = grpc.infer("line", [grpc_input("x", "FP32", [[1.0, 2.0], [3.0, 4.0]])])
     assert answer.as_numpy("y").tolist() == [[4.0, 7.0], [10.0, 13.0]]
 

@@ -77,13 +77,14 @@ class ArmStats:
     def with_all(self, samples: Iterable[Sample]) -> ArmStats:
         every = list(samples)
         good = [each for each in every if not each.failed]
+        alone, paired = (
+            _logs_of([each for each in good if each.is_mirrored is mirrored]) for mirrored in (False, True)
+        )
         seen = ArmStats(
             Proportion(len(every) - len(good), len(every)),
             _share(each.refused for each in good),
-            _spread(_first_tokens(good)),
-            _spread(_between_tokens(good)),
-            _spread(_lengths(good)),
-            _timed([each for each in good if not each.is_mirrored]),
+            *(_spread(one + other) for one, other in zip(alone, paired, strict=True)),
+            Timed(*(Stretches().with_all(logs) for logs in alone)),
             _share(each.late_first for each in good),
             _share(each.late_between for each in good),
             _ratios([(each, each.original) for each in good if each.original is not None]),
@@ -95,22 +96,15 @@ class ArmStats:
 Log = tuple[float, float, float]
 
 
-def _first_tokens(samples: Iterable[Sample]) -> list[Log]:
-    return _logs((each.at_s, each.first_token_s, each.prompt_tokens) for each in samples)
-
-
-def _between_tokens(samples: Iterable[Sample]) -> list[Log]:
-    sized = ((each, each.prompt_tokens + (each.tokens or 0)) for each in samples)
-    return _logs((each.at_s, each.between_tokens_s, size) for each, size in sized)
-
-
-def _lengths(samples: Iterable[Sample]) -> list[Log]:
-    return _logs((each.at_s, each.tokens, 0) for each in samples)
-
-
-def _timed(samples: Sequence[Sample]) -> Timed:
-    every = (_first_tokens(samples), _between_tokens(samples), _lengths(samples))
-    return Timed(*(Stretches().with_all(logs) for logs in every))
+def _logs_of(samples: Sequence[Sample]) -> tuple[list[Log], list[Log], list[Log]]:
+    """Of times to the first token, times between tokens, and lengths."""
+    return (
+        _logs((each.at_s, each.first_token_s, each.prompt_tokens) for each in samples),
+        _logs(
+            (each.at_s, each.between_tokens_s, each.prompt_tokens + (each.tokens or 0)) for each in samples
+        ),
+        _logs((each.at_s, each.tokens, 0) for each in samples),
+    )
 
 
 def _ratios(pairs: Sequence[tuple[Sample, Sample]]) -> Timed:

@@ -99,6 +99,8 @@ class Stretches:
 
     def coarser(self, length_s: int) -> Stretches:
         """In stretches of this length, a multiple of its own by a power of two."""
+        if length_s == self.length_s:
+            return self
         factor = length_s // self.length_s
         parts: list[tuple[int, Spread]] = []
         for number, spread in self.parts:

@@ -13,7 +13,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.embedding import CALLS_AT_ONCE, ROWS_PER_CALL, EmbeddingCall
 from router.core.tenant import Limits, Price, Scope
 from router.http.exchange import Exchange
-from router.openai.embeddings import MAX_TOTAL_TOKENS
+from router.request.embedding_calls import MAX_TOTAL_TOKENS
 from router.tenants.rbac import SYSTEM
 from tests.fakes.embedder import vector
 from tests.router.raw import RawClient, post

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.openai.bodies import ChatBody, CompletionBody, decode_chat, decode_completion
-from router.openai.chat import chat_calls
-from router.openai.chat_messages import chat_messages
-from router.openai.completions import completion_calls
+from router.chat.bodies import ChatBody, decode_chat
+from router.chat.calls import chat_calls
+from router.chat.prompt import chat_messages
+from router.openai.completions import CompletionBody, completion_calls, decode_completion
 from router.routing.checkpoint import SamplingDefaults
 from tests.router.running import MODEL, QUESTION, RunningRouter
 

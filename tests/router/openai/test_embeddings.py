@@ -22,15 +22,8 @@ from router.core.embedding import (
     EmbeddingLimits,
     calls_of,
 )
-from router.openai.embeddings import (
-    MAX_INPUTS,
-    MAX_TOTAL_TOKENS,
-    check_total,
-    decode_embeddings,
-    embedding_calls,
-    render_rows,
-    render_whole,
-)
+from router.openai.embeddings import decode_embeddings, render_rows, render_whole
+from router.request.embedding_calls import MAX_INPUTS, MAX_TOTAL_TOKENS, check_total, embedding_calls
 from router.routing.checkpoint import load_limits
 
 MODEL = "all-minilm-l6-v2"
@@ -38,13 +31,17 @@ LIMITS = EmbeddingLimits(dimensions=384, vocabulary=30522, max_tokens=256)
 
 
 def calls(value: Any, **more: Any) -> list[EmbeddingCall]:
-    body = json.dumps({"model": MODEL, "input": value, **more}).encode()
-    return embedding_calls(decode_embeddings(body), LIMITS)
+    return calls_of_body(json.dumps({"model": MODEL, "input": value, **more}).encode())
+
+
+def calls_of_body(raw: bytes, limits: EmbeddingLimits = LIMITS) -> list[EmbeddingCall]:
+    body = decode_embeddings(raw)
+    return embedding_calls(body.input, limits, body.dimensions, body.prompt_name)
 
 
 def refusal(body: bytes) -> InflightError:
     with pytest.raises(InflightError) as caught:
-        embedding_calls(decode_embeddings(body), LIMITS)
+        calls_of_body(body)
     assert caught.value.kind is ErrorKind.INVALID_REQUEST
     return caught.value
 
@@ -168,7 +165,7 @@ def test_any_json_body_is_accepted_or_refused_without_a_server_error(
     fields = {"model": MODEL, "input": value, "dimensions": dimensions, "encoding_format": encoding}
     body = json.dumps(fields).encode("utf-8", "surrogatepass")
     try:
-        made = embedding_calls(decode_embeddings(body), LIMITS)
+        made = calls_of_body(body)
     except InflightError as error:
         refused_as = error
     else:
@@ -184,9 +181,7 @@ def test_any_json_body_is_accepted_or_refused_without_a_server_error(
 def test_the_reserved_tokens_are_never_fewer_than_those_used(
     embeddings_tokenizer: Any, texts: list[str]
 ) -> None:
-    (call,) = embedding_calls(
-        decode_embeddings(json.dumps({"model": MODEL, "input": texts}).encode()), LIMITS
-    )
+    (call,) = calls(texts)
     counts = [min(256, len(embeddings_tokenizer.encode(text).ids)) for text in texts]
     assert sum(counts) <= call.most_tokens
 
@@ -232,7 +227,7 @@ PROMPTS = EmbeddingLimits(8, 100, 16, prompts={"query": "find: ", "usual": "text
 @pytest.mark.parametrize(("name", "row"), [("query", "find: a"), ("usual", "text: a"), (None, "text: a")])
 def test_texts_begin_with_the_prompt_that_is_asked_for(name: str | None, row: str) -> None:
     body = json.dumps({"model": MODEL, "input": "a", "prompt_name": name}).encode()
-    (call,) = embedding_calls(decode_embeddings(body), PROMPTS)
+    (call,) = calls_of_body(body, PROMPTS)
     assert call.rows == [row]
     assert call.most_tokens == len(row) + 2
 
@@ -242,7 +237,7 @@ def test_an_unknown_prompt_and_one_for_token_ids_are_refused() -> None:
     assert "these are token ids" in refused([1, 2], prompt_name="q").message
     body = json.dumps({"model": MODEL, "input": "a", "prompt_name": "q"}).encode()
     with pytest.raises(InflightError, match="allowed: 'query', 'usual'"):
-        embedding_calls(decode_embeddings(body), PROMPTS)
+        calls_of_body(body, PROMPTS)
 
 
 def test_limits_on_embeddings_are_those_of_the_checkpoint(embeddings_checkpoint: Path) -> None:
@@ -282,7 +277,7 @@ def test_the_official_client_reads_both_encodings() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         body = decode_embeddings(request.content)
-        (call,) = embedding_calls(body, LIMITS)
+        (call,) = calls_of_body(request.content)
         assert call.rows == ["a", "b", "c"]
         content = render(body.encoding_format)
         return httpx.Response(200, content=content, headers={"content-type": "application/json"})

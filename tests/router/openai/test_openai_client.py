@@ -13,8 +13,9 @@ from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.chat.bodies import ChatBody
 from router.core.generation import Delta, LoggedToken
-from router.openai.bodies import ChatBody, CompletionBody
+from router.openai.completions import CompletionBody
 from router.openai.response_bodies import ResponseBody
 from tests.fakes.pipeline import words
 from tests.router.running import MODEL, RunningRouter

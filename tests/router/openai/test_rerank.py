@@ -9,8 +9,8 @@ import pytest
 
 from router.core.embedding import ROWS_PER_CALL, EmbeddingLimits, ServedEmbedder
 from router.core.tenant import Scope
-from router.openai.embeddings import MAX_INPUTS
 from router.openai.rerank import plan_of
+from router.request.embedding_calls import MAX_INPUTS
 from router.routing.models import lineup_of
 from tests.fakes.embedder import LIMITS, RERANKER_LIMITS, FakeReranker, likeness, vector
 from tests.router.running import EMBEDDER, MODEL, RunningRouter

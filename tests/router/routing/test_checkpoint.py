@@ -7,8 +7,8 @@ import pytest
 import transformers
 
 from python_backend.embeddings.description import read_description
-from router.openai.bodies import decode_chat
-from router.openai.chat import chat_calls
+from router.chat.bodies import decode_chat
+from router.chat.calls import chat_calls
 from router.routing.checkpoint import (
     CONTEXT_TOKENS,
     SamplingDefaults,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from router.chat.tool_bodies import NO_ARGUMENTS, Grammar, NamedTool, Tool
 from router.core.answer_reader import AnswerReader, CallList, ThoughtReader, ToolReader, WholeCall
 from router.core.call_formats import HERMES, CallFormat
 from router.core.harmony import HarmonyReader
-from router.openai.tool_bodies import NO_ARGUMENTS, Grammar, NamedTool, Tool
 from router.request.decoding import invalid
 
 if TYPE_CHECKING:
-    from router.openai.bodies import ChatBody
+    from router.chat.bodies import ChatBody
 
 _INTRODUCTION = """# Tools
 

@@ -1,4 +1,4 @@
-"""The messages of a chat as the model's template knows them: calls, results and thoughts in their places."""
+"""The prompt of a chat: its messages as the model's template knows them, and how the template is rendered."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.chat.tools import described, introduction, offered
 from router.core.answer_reader import CUSTOM_INPUT
 from router.core.call_formats import written_call
-from router.openai.tools import introduction, offered
 from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 
 if TYPE_CHECKING:
+    from router.chat.bodies import ChatBody
     from router.core.messages import MadeCall, Message
-    from router.openai.bodies import ChatBody
+    from router.routing.chat_template import ChatTemplate
 
 _IMAGES = ("image_url", "input_image", "image")
 _ROLES = {
@@ -30,6 +31,42 @@ _ROLES = {
 _PLAIN_ROLES = frozenset(_ROLES) - {"tool"}
 _more = attrgetter("name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
 _NOTHING = (None,) * 5
+
+_how_rendered = attrgetter(
+    "reasoning_effort", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"
+)
+_AS_USUAL = (None,) * 4
+
+
+def chat_prompt(body: ChatBody, template: ChatTemplate) -> str:
+    """The prompt, marks and all."""
+    knows_tools = template.knows_tools
+    tools = described(offered(body)) if knows_tools and body.tools else None
+    messages = chat_messages(body, knows_tools)
+    if _how_rendered(body) == _AS_USUAL:
+        return template.render(messages, tools)
+    return template.render(messages, tools, **rendering(body, template))
+
+
+def rendering(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
+    """What a body says of how the template is to be rendered."""
+    if body.continue_final_message:
+        if body.add_generation_prompt:
+            text = "continue_final_message: goes without add_generation_prompt, which begins a new message"
+            raise invalid(text, "continue_final_message")
+        if body.messages[-1].role != "assistant":
+            text = "continue_final_message: the last message is not the assistant's"
+            raise invalid(text, "continue_final_message")
+    variables, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
+    if effort is not None and template.knows("reasoning_effort"):
+        variables.setdefault("reasoning_effort", effort)
+    if effort is not None and template.knows("enable_thinking"):
+        variables.setdefault("enable_thinking", effort != "none")
+    return {
+        "variables": variables,
+        "begins_answer": body.add_generation_prompt is not False and not body.continue_final_message,
+        "continues": bool(body.continue_final_message),
+    }
 
 
 def chat_messages(body: ChatBody, knows_tools: bool = True) -> list[dict[str, Any]]:

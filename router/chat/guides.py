@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from router.openai.tools import forced, forced_field, forced_grammar, forced_schema
+from router.chat.tools import forced, forced_field, forced_grammar, forced_schema
 from router.request.decoding import invalid
 
 if TYPE_CHECKING:
-    from router.openai.bodies import ChatBody, Options
+    from router.chat.bodies import ChatBody, Options
 
 # What means something in a regular expression.
 _META = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.openai.chat import chat_calls, chat_prompt, chat_reader
+from router.chat.calls import chat_reader, templated_calls
 from router.request.text import TextJob
 
 if TYPE_CHECKING:
-    from router.core.generation import GenerationCall
+    from router.chat.bodies import ChatBody
     from router.core.record import Record
     from router.http.exchange import Exchange
-    from router.openai.bodies import ChatBody
     from router.request.answer import Answers
     from router.request.text import Dialect
     from router.routing.chat_template import ChatTemplate
@@ -23,17 +22,12 @@ async def answer_chat(
     answers: Answers, exchange: Exchange, record: Record, model: ServedModel, chat: ChatBody, dialect: Dialect
 ) -> None:
     template, size_bytes = template_of(model), len(exchange.request.body)
-    calls = await answers.aside.when_large(size_bytes, record.tenant, _calls, chat, record, model, template)
+    calls = await answers.aside.when_large(
+        size_bytes, record.tenant, templated_calls, chat, record, model, template
+    )
     reader = chat_reader(chat, calls[0], template)
     job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader)
     await answers.answer(job, record, exchange.on_disconnect)
-
-
-def _calls(
-    chat: ChatBody, record: Record, model: ServedModel, template: ChatTemplate
-) -> list[GenerationCall]:
-    prompt = chat_prompt(chat, template)
-    return chat_calls(chat, prompt, record.request_id, record.tenant, model.defaults, template)
 
 
 def template_of(model: ServedModel) -> ChatTemplate:

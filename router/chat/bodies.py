@@ -1,4 +1,4 @@
-"""The request bodies, field by field: what each field may be, and what it asks of the engine."""
+"""The body of a chat, into which other APIs' are turned, field by field: what each of them may be."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.chat.tool_bodies import NamedTool, Tool, check_tools
 from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS
 from router.core.messages import Message, Name
-from router.openai.tool_bodies import NamedTool, Tool, check_tools
 from router.request.decoding import (
     MOST_CONTAINERS,
     UNREADABLE,
     check_containers,
-    decode,
     decode_again,
     invalid,
 )
@@ -158,16 +157,7 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     echo: Any = None
 
 
-class CompletionBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    prompt: str | list[Any]
-    max_tokens: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
-    echo: bool | None = None
-    add_special_tokens: bool | None = None
-    suffix: Any = None
-
-
-_OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
+OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": ([],),
     "bad_words": ([],),
     "best_of": (1,),
@@ -184,7 +174,7 @@ _OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # Values that ask for what the router does anyway.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **_OPTIONS_NEUTRAL,
+    **OPTIONS_NEUTRAL,
     "add_special_tokens": (False,),
     "audio": (),
     "chat_template": (),
@@ -197,7 +187,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "web_search_options": (),
 }
-COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {**_OPTIONS_NEUTRAL, "suffix": ("",)}
 MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "refusal": ("",),
     "annotations": ([],),
@@ -211,7 +200,6 @@ _USUAL_CHAT = (None,) * len(NEUTRAL)
 _unusual_in_message = attrgetter(*MESSAGE_NEUTRAL)
 _USUAL_MESSAGE = (None,) * len(MESSAGE_NEUTRAL)
 _chat = msgspec.json.Decoder(ChatBody)
-_completion = msgspec.json.Decoder(CompletionBody)
 
 
 def decode_chat(body: bytes) -> ChatBody:
@@ -223,7 +211,7 @@ def decode_chat(body: bytes) -> ChatBody:
         decoded = decode_again(_chat, body, error)
     if _unusual_in_chat(decoded) != _USUAL_CHAT:
         refuse_unsupported(decoded, NEUTRAL, "")
-    _check_options(decoded)
+    check_options(decoded)
     for index, message in enumerate(decoded.messages):
         if _unusual_in_message(message) != _USUAL_MESSAGE:
             refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
@@ -240,16 +228,7 @@ def decode_chat(body: bytes) -> ChatBody:
     return decoded
 
 
-def decode_completion(body: bytes) -> CompletionBody:
-    decoded = decode(_completion, body)
-    refuse_unsupported(decoded, COMPLETION_NEUTRAL, "")
-    _check_options(decoded)
-    if decoded.max_tokens == 0 and not decoded.echo:
-        raise invalid("max_tokens: 0 is only allowed with echo, which returns the prompt alone", "max_tokens")
-    return decoded
-
-
-def _check_options(body: Options) -> None:
+def check_options(body: Options) -> None:
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options is only allowed when stream is true", "stream_options")
     if body.logit_bias:
