@@ -10,17 +10,18 @@ import msgspec
 
 from router.chat.guides import chat_demand
 from router.chat.prompt import chat_prompt
-from router.chat.tools import reader_for
+from router.chat.tools import harmony_reader_for, reader_for
 from router.core.answer_reader import THINK, THINK_END
 from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, GenerationCall, unmarked
+from router.core.harmony import ASSISTANT, FINAL
 from router.request.decoding import invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.chat.bodies import ChatBody, Options
-    from router.core.answer_reader import AnswerReader
     from router.core.record import Record
+    from router.request.choice import AnswerReader
     from router.routing.chat_template import ChatTemplate
     from router.routing.checkpoint import SamplingDefaults
     from router.routing.models import ServedModel
@@ -61,12 +62,14 @@ def chat_calls(
         raise invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
     demand = chat_demand(body) if _demands(body) != _NOTHING_DEMANDED else None
-    if demand is not None and ends_in_thought(prompt):
-        prompt += f"\n{THINK_END}\n\n"  # what must follow a rule is said, not thought
+    in_channels = template is not None and template.speaks_harmony
+    if demand is not None:
+        prompt += _speaking(prompt, in_channels)  # what must follow a rule is said, not thought
     text, marked = unmarked(prompt) if LITERAL_MARK in prompt else (prompt, None)
     shows_special = body.skip_special_tokens is False or (
         bool(body.tools) and template is not None and template.call_format.is_special
     )
+    shows_special = shows_special or (in_channels and demand is None)
     call = generation_call(
         body,
         text,
@@ -84,6 +87,13 @@ def chat_calls(
     return [call] if body.n is None else several(call, body.n)
 
 
+def _speaking(prompt: str, in_channels: bool) -> str:
+    """What must come behind a prompt for its answer to be all text."""
+    if in_channels:
+        return FINAL if prompt.endswith(ASSISTANT) else ""
+    return f"\n{THINK_END}\n\n" if ends_in_thought(prompt) else ""
+
+
 def ends_in_thought(prompt: str) -> bool:
     return prompt[-64:].rstrip().endswith(THINK)
 
@@ -92,6 +102,8 @@ def chat_reader(
     body: ChatBody, call: GenerationCall, template: ChatTemplate
 ) -> Callable[[], AnswerReader] | None:
     """What reads thoughts and calls out of the answers; None where there can be neither."""
+    if template.speaks_harmony and call.guide is None:
+        return harmony_reader_for(body)
     thinks: bool | None = None
     if template.thinks and call.guide is None:
         thinks = ends_in_thought(call.prompt)

@@ -43,9 +43,22 @@ def chat_prompt(body: ChatBody, template: ChatTemplate) -> str:
     knows_tools = template.knows_tools
     tools = described(offered(body)) if knows_tools and body.tools else None
     messages = chat_messages(body, knows_tools)
+    if template.speaks_harmony:
+        messages = [_in_channels(message) for message in messages]
     if _how_rendered(body) == _AS_USUAL:
         return template.render(messages, tools)
     return template.render(messages, tools, **rendering(body, template))
+
+
+def _in_channels(message: dict[str, Any]) -> dict[str, Any]:
+    """Thoughts under the name that harmony's template has for them; with a call it takes one text alone."""
+    if "reasoning_content" not in message:
+        return message
+    message = dict(message)
+    thought = message.pop("reasoning_content")
+    if "tool_calls" in message:
+        thought, message["content"] = "\n\n".join(filter(None, [thought, message["content"]])), ""
+    return {**message, "thinking": thought}
 
 
 def rendering(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:

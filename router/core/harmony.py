@@ -18,6 +18,7 @@ from router.core.call_formats import WrittenCall
 from router.core.messages import ToolCall
 
 CHANNEL = "<|channel|>"
+ASSISTANT = "<|start|>assistant"  # what a prompt ends with
 FINAL = f"{CHANNEL}final<|message|>"  # what a text begins with that follows the prompt at once
 _MARKS = ("<|start|>", CHANNEL, "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>")
 _mark = re.compile("|".join(re.escape(mark) for mark in _MARKS))

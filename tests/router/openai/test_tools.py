@@ -381,3 +381,19 @@ async def test_marks_that_are_special_tokens_are_shown_where_they_are_read(
     assert router.pipeline.calls[-1].shows_special_tokens
     await router.chat()
     assert router.pipeline.calls[-1].shows_special_tokens is None
+
+
+async def test_arguments_between_tags_come_as_json_of_the_schemas_types(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = ChatTemplate("{{ tools }}{{ '<tool_call>\\n<function=' }}{{ '<parameter=' }}")
+    find = Registry.find
+    monkeypatch.setattr(Registry, "find", lambda *given: replace(find(*given), template=template))
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+    forecast = {"type": "function", "function": {"name": "forecast", "parameters": parameters}}
+    written = "<tool_call>\n<function=forecast>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n"
+    router.pipeline.script = lambda call: words(*written, "</parameter>\n</function>\n</tool_call>")
+    got: Any = chunks((await router.chat(stream=True, tools=[forecast])).text)
+    [call] = [call for chunk in got for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+    assert call["function"] == {"name": "forecast", "arguments": '{"city":"Paris","days":3}'}
+    assert got[-1]["choices"][0]["finish_reason"] == "tool_calls"
