@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
 from router.core.stages import EngineTimes
@@ -159,6 +160,9 @@ async def read_to_the_end(work: AsyncIterable[object]) -> None:
 
 
 MAX_BIASES = 300
+MOST_STOP_IDS = 64
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopTokenIds = Annotated[list[TokenId], Meta(max_length=MOST_STOP_IDS)]
 
 
 class Failure(Enum):
