@@ -19,6 +19,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_stop_token_ids,
     decode_tenant,
     decode_tier,
+    decode_token_ids,
     decode_top_log_probs,
     decode_trace,
     decode_weight,
@@ -56,6 +57,7 @@ class RowCall:
     wants_output_count: bool
     wants_perf: bool
     begins_with_prompt: bool = False
+    wants_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def decode_call(
 
     call = GenerateCall(
         request_id=request_id,
-        rows=tuple(_decode_row(row, generation(row), rules, echoes) for row in row_inputs),
+        rows=tuple(_decode_row(row, generation(row), rules, parameters) for row in row_inputs),
         feeds_postprocessing="decoder_input_ids" in inputs,
     )
     if not rules.decoupled:
@@ -159,7 +161,9 @@ def decode_call(
     return call
 
 
-def _decode_row(row: RowInputs, generation: GenerationRequest, rules: ModelRules, echoes: bool) -> RowCall:
+def _decode_row(
+    row: RowInputs, generation: GenerationRequest, rules: ModelRules, parameters: Mapping[str, Any]
+) -> RowCall:
     streaming = row.boolean("streaming")
     return RowCall(
         generation=generation,
@@ -168,7 +172,8 @@ def _decode_row(row: RowInputs, generation: GenerationRequest, rules: ModelRules
         wants_input_count=row.boolean("return_num_input_tokens"),
         wants_output_count=row.boolean("return_num_output_tokens"),
         wants_perf=row.boolean("return_perf_metrics"),
-        begins_with_prompt=streaming and echoes,
+        begins_with_prompt=streaming and decode_echo(parameters),
+        wants_ids=decode_token_ids(parameters),
     )
 
 

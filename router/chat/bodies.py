@@ -88,6 +88,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ignore_eos: bool | None = None
     stop_token_ids: StopTokenIds | None = None
     skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: _Choices | None = None
@@ -113,7 +114,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     length_penalty: Any = None
     priority: Any = None
     prompt_logprobs: Any = None
-    return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
     spaces_between_special_tokens: Any = None
     truncate_prompt_tokens: Any = None
@@ -164,7 +164,6 @@ OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1.0, 1),
     "priority": (0,),
     "prompt_logprobs": (),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),

@@ -159,6 +159,7 @@ def generation_call(
         logit_bias=body.logit_bias or None,
         min_p=body.min_p or None,
         stop_token_ids=tuple(body.stop_token_ids) if body.stop_token_ids else None,
+        returns_token_ids=body.return_token_ids or None,
         tier=_TIERS.get(body.service_tier),
         **more,
     )

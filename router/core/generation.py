@@ -69,6 +69,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] | None = None
     shows_special_tokens: bool | None = None
     prompt_ids: tuple[int, ...] | None = None
+    # With the first delta come the ids of the prompt, then those of the answer.
+    returns_token_ids: bool | None = None
     # With each token its log probability, and those of so many of the likeliest.
     top_log_probs: int | None = None
     # Who goes first when there is not room for all: interactive, standard (None) or batch.
@@ -115,6 +117,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0  # of the prompt, with the first one
     tokens: tuple[LoggedToken, ...] = ()
     steps: Sequence[int] = ()  # of the engine, with the last one, if the request is traced
+    token_ids: Sequence[int] = ()  # where they were asked for
 
 
 class Generation(Protocol):
