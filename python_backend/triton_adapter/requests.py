@@ -131,10 +131,11 @@ def decode_call(
     min_p, stop_ids = decode_min_p(parameters), decode_stop_token_ids(parameters)
     echoes, notes_steps = decode_echo(parameters), decode_trace(parameters)
     tenant, weight = decode_tenant(parameters), decode_weight(parameters)
+    is_from_text = "decoder_input_ids" in inputs
 
     def generation(row: RowInputs) -> GenerationRequest:
         asked = decode_generation(row, tier, salt, rules.max_sequences)
-        asked = replace(asked, tenant=tenant, weight=weight)
+        asked = replace(asked, tenant=tenant, weight=weight, takes_any_ids=not is_from_text)
         if shared_prefix:
             asked = replace(asked, shared_tokens=shared_tokens(shared_prefix, asked.prompt_ids))
         if min_p:
@@ -154,7 +155,7 @@ def decode_call(
     call = GenerateCall(
         request_id=request_id,
         rows=tuple(_decode_row(row, generation(row), rules, parameters) for row in row_inputs),
-        feeds_postprocessing="decoder_input_ids" in inputs,
+        feeds_postprocessing=is_from_text,
     )
     if not rules.decoupled:
         _refuse_several_responses(call)
