@@ -31,6 +31,7 @@ from rich.table import Table
 
 from benchmarks.stack import RunningStack, running_stack
 from loadtest.percentiles import percentile
+from router.content.documents.document_program import give_way
 from router.core.tenant import Limits, Role
 from router.tenants.administration import DEFAULT_SCOPES, Administration
 from router.tenants.rbac import SYSTEM
@@ -213,7 +214,8 @@ ATTACKS = (
 
 
 def _attack(attack: Attack, url: str, key: str, model: str, go: Event, end: Event) -> None:
-    os.nice(19)  # a client is on another machine, where it takes nothing from anybody
+    os.setsid()
+    give_way(19, 19)  # a client is on another machine, where it takes nothing from anybody
 
     async def keep_sending(client: httpx.AsyncClient) -> None:
         while not end.is_set():

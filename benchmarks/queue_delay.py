@@ -177,14 +177,13 @@ def compare(served: Served, plan: Plan, console: Console) -> bool:
 
 
 def _learned(told: Any) -> BatchCost | None:
-    """Wherever the answer has it: the cost is a part of what is told of the Triton model."""
-    if isinstance(told, dict):
-        if isinstance(cost := told.get("cost"), dict) and "base_ms" in cost:
-            return BatchCost(cost["base_ms"], cost["row_ms"])
-        told = list(told.values())
-    if isinstance(told, list):
-        return next((found for each in told if (found := _learned(each)) is not None), None)
-    return None
+    """By rows alone, as long as those that were sent."""
+    detail = next((each["detail"] for model in told for each in model["standing"]), {})
+    cost = detail.get("cost")
+    if cost is None:
+        return None
+    learned = BatchCost(cost["base_ms"], cost["row_ms"], token_ms=cost["token_ms"])
+    return learned.for_rows_of(detail.get("row_tokens", 0.0))
 
 
 def attainable(cost: BatchCost, objective_ms: float, most_rows: int = 64) -> tuple[int, float]:

@@ -8,9 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-import uvloop
-
-from router import server
 from router.routing.chat_template import TemplateBroken
 from router.settings import SettingsError, load, load_options
 from router.telemetry.logs import set_up_logging
@@ -34,8 +31,14 @@ def main() -> int:
             print(json.dumps(inspect(arguments.inspect)))
             return 0
         if arguments.check:
-            server.check(load_options(arguments.check))
+            from router.startup_check import check
+
+            check(load_options(arguments.check))
         else:
+            import uvloop
+
+            from router import server
+
             settings = load(arguments.settings)
             set_up_logging(sys.stderr, log_format=settings.log_format)
             uvloop.run(server.run(settings))

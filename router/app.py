@@ -85,7 +85,7 @@ def all_routes(parts: Parts) -> list[Route]:
         *batches.routes(store),
         *health.routes(models, parts.permits, parts.metrics, parts.metrics_open),
         *tenants.routes(tenancy, parts.prompt_log),
-        *releases.routes(tenancy),
+        *releases.routes(tenancy, has_prompt_log=parts.prompt_log is not None),
         *objectives.routes(tenancy),
     ]
 

@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from python_backend.host.cores import available_cores
+from python_backend.sharing.processor_share import ProcessorShare
 from router.admission.gates import AdmissionSettings, build_gates
 from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
@@ -26,6 +28,7 @@ from router.control.releases.deaths import DeathRecorder
 from router.control.releases.golden import GoldenRunner
 from router.control.releases.publisher import ReleasePublisher
 from router.control.releases.rehearsal import RehearsalStage
+from router.control.releases.replay import Replays
 from router.control.releases.shadow import Shadows
 from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
@@ -56,6 +59,7 @@ from router.telemetry.collectors import (
 )
 from router.telemetry.metrics import Metrics
 from router.telemetry.prompt_log import PromptLog
+from router.telemetry.recorded_prompts import RecordedPrompts
 from router.telemetry.tracing.setup import open_tracer
 from router.triton.server import TritonServer
 
@@ -230,12 +234,18 @@ class Assembly:
         )
         self._run(arms.run(), shadow_recorder.run())
         self._closing.push_async_callback(shadows.close)
+        if self._prompt_log is not None:
+            self._run(self._replays(permits, gates, arms).run())
         observers: list[Observer] = [arms]
         if self._prompt_log is not None:
             observers.append(self._prompt_log)
         names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
         safety = load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names)
-        tokenizers = Tokenizers.of(self._registry)
+        share = ProcessorShare.on(available_cores())
+        tokenizers = Tokenizers.of(self._registry, share)
+        # One for all: how many files are read at once is bounded there.
+        documents = Documents(UploadedFiles(store), share=share)
+        self._closing.push_async_callback(documents.close)
         return Parts(
             models=self._registry,
             permits=permits,
@@ -246,8 +256,7 @@ class Assembly:
             metrics=metrics,
             tenancy=self._tenancy,
             store=store,
-            # One for all: how many PDFs are read at once is bounded there.
-            documents=Documents(UploadedFiles(store)),
+            documents=documents,
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             events=MemoryEventLog(),
@@ -255,6 +264,13 @@ class Assembly:
             metrics_open=settings.metrics_open,
             safety=safety,
         )
+
+    def _replays(self, permits: Permits, gates: Gates, arms: ArmRecorder) -> Replays:
+        def is_idle(model: str, *versions: int) -> bool:
+            return not permits.open_count and gates.has_room(model, *map(str, versions))
+
+        recorded = RecordedPrompts(Path(self._settings.prompt_log_dir))
+        return Replays(self._registry, recorded, is_idle, arms, self._metrics.shadows.replayed)
 
     def _run(self, *loops: Coroutine[Any, Any, None]) -> None:
         for loop in loops:

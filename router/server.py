@@ -8,39 +8,34 @@ import logging
 import signal
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.app import App
 from router.assembly import Assembly, run_until_closed
 from router.content.batches.runner import BatchRunner, BatchSettings
-from router.control.peers.peer_sync import open_board
 from router.core.address import is_loopback
 from router.core.tenant import LOCAL_CALLER
 from router.health_port import HealthDoor
 from router.http.connection import Limits
 from router.http.listener import Listener
-from router.http.tls import Certificates, tls_files
 from router.kserve import http
 from router.kserve.door import Door
 from router.kserve.server import KserveServer
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
 from router.request.web_pages import WebPages
-from router.safety.guard import load_safety
 from router.settings import check_reachable
+from router.startup_check import load_certificates, tenancy_settings_of
 from router.store.retention import Retention
 from router.telemetry.loop_watch import LoopWatch
-from router.telemetry.tracing.setup import check_tracing
-from router.tenants.records import has_keys
-from router.tenants.tenancy import Tenancy, TenancySettings, open_store, opening_store, tenancy_settings
+from router.tenants.tenancy import Tenancy, opening_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from router.parts import Parts
-    from router.settings import PlacedOptions, Settings
+    from router.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +109,7 @@ async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack)
 async def open_tenancy(settings: Settings) -> AsyncIterator[Tenancy]:
     """Keys and limits are known before the first request, and all usage is on disk after the last."""
     with opening_store():
-        tenancy = Tenancy(_tenancy_settings(settings))
+        tenancy = Tenancy(tenancy_settings_of(settings))
         await asyncio.to_thread(tenancy.start)
     upkeep = asyncio.get_running_loop().create_task(tenancy.keep_leases())
     try:
@@ -124,37 +119,12 @@ async def open_tenancy(settings: Settings) -> AsyncIterator[Tenancy]:
         await asyncio.to_thread(tenancy.stop)
 
 
-def check(settings: PlacedOptions) -> None:
-    """Whether a router with these settings could start, as far as that can be told beforehand."""
-    with opening_store(), open_store(_tenancy_settings(settings)) as store, store.read() as connection:
-        check_reachable(settings.host, has_keys(connection))
-    load_certificates(settings)
-    check_tracing(settings)
-    load_safety(settings.safety_rules, settings.safety_check, (), ())
-    if settings.redis_url:
-        open_board(settings.redis_url, "")
-
-
-def load_certificates(settings: PlacedOptions) -> Certificates | None:
-    files = tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
-    return None if files is None else Certificates(files)
-
-
 def _on_signals() -> asyncio.Event:
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     return asked
-
-
-def _tenancy_settings(settings: PlacedOptions) -> TenancySettings:
-    return tenancy_settings(
-        Path(settings.state_dir or settings.data_dir),
-        settings.store_url,
-        settings.pepper_file,
-        settings.max_spool_bytes,
-    )
 
 
 async def drain(permits: Permits, timeout_s: float, hurry: asyncio.Event, stop_timeout_s: float) -> None:

@@ -69,7 +69,7 @@ def main() -> None:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         model = write_checkpoint(Path(folder) / "llama-8b")
-        stack = start_stack(Path(folder), ENGINE, str(model), Path(folder) / "data")
+        stack = start_stack(Path(folder), ENGINE, str(model), Path(folder) / "data", embeddings=False)
         try:
             wait_until_ready(stack)
             print(f"bf16: ready after {time.monotonic() - began_s:.1f} s", flush=True)

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
 from deploy.bundle.archive import Member
@@ -51,8 +51,13 @@ def package_files(wheel: Path, python: str) -> Iterator[tuple[PurePosixPath, Mem
 
 
 def read_member(wheel: Path, name: str) -> bytes:
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.read(name)
+    return _opened(wheel).read(name)
+
+
+@cache
+def _opened(wheel: Path) -> zipfile.ZipFile:
+    """Once: to find a file in it, all that it lists is read."""
+    return zipfile.ZipFile(wheel)
 
 
 def project_files(project: Path) -> Iterator[PurePosixPath]:

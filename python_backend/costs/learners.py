@@ -13,7 +13,7 @@ MOST_ERROR = 0.25
 
 # One; tokens of prompts; sequences; cached tokens that are read.
 _STEP_SCALES = (1.0, 100.0, 10.0, 10_000.0)
-_BATCH_SCALES = (1.0, 8.0)
+_BATCH_SCALES = (1.0, 8.0, 200.0)  # one; rows; tokens
 # Predictions are judged from here on: before, they are of somebody who knows nothing.
 _FIRST_JUDGED_STEP = 16
 _FIRST_JUDGED_BATCH = 2
@@ -61,9 +61,14 @@ class BatchLearner:
         self._judged = _Judged(_BATCH_SCALES, _FIRST_JUDGED_BATCH, _BATCH_RATE, _FIRST_JUDGED_BATCH + 1)
         self._batches = 0
 
-    def observe(self, rows: int, took_ms: float, count: int = 1) -> None:
-        """`took_ms` is the mean of `count` batches of so many rows."""
-        if count > 0 and self._judged.observe((1.0, float(rows)), took_ms, float(min(count, _MOST_WEIGHT))):
+    def observe(self, rows: int, took_ms: float, count: int = 1, tokens: float = 0.0) -> None:
+        """`took_ms` is the mean of `count` batches of so many rows, and of so many tokens on average.
+
+        As the cost is a sum, the mean time of batches is the time of their mean: nothing has to be known of
+        single ones.
+        """
+        inputs, weight = (1.0, float(rows), tokens), float(min(count, _MOST_WEIGHT))
+        if count > 0 and self._judged.observe(inputs, took_ms, weight):
             self._batches += count
 
     @property
@@ -72,9 +77,10 @@ class BatchLearner:
         judged = self._judged
         if not judged.is_warm or self._batches < WARM_UP_SAMPLES:
             return None
-        base_ms, row_ms = judged.coefficients
+        base_ms, row_ms, token_ms = judged.coefficients
         spread = 1.0 + _DEVIATION_TO_P95 * judged.fit.residual
-        cost = BatchCost(base_ms, row_ms, max(_LEAST_SPREAD, min(spread, _MOST_SPREAD)))
+        spread = max(_LEAST_SPREAD, min(spread, _MOST_SPREAD))
+        cost = BatchCost(base_ms, row_ms, spread, token_ms)
         return LearnedBatchCost(cost, self._batches, judged.error, judged.is_frozen)
 
 

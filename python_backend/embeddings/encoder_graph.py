@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from python_backend.embeddings.graph import Graph, Session
-from python_backend.embeddings.layers import Encoder, Floats, Head, Layer, Linear, Norm
+from python_backend.embeddings.layers import Encoder, Floats, Head, Layer, Linear, Norm, Rope
 from python_backend.embeddings.packing import WIDEST_SHARED
 
 _UNSEEN = np.float32(-1e9)
@@ -27,12 +27,12 @@ class _Drawing:
         self._shape = encoder.shape
         self._graph = Graph()
         self._biases: dict[int | None, str] = {}
-        self._caches: dict[float, tuple[str, str]] = {}
+        self._caches: dict[Rope, tuple[str, str]] = {}
         graph = self._graph
         self._ids, self._positions = graph.input("ids", 2), graph.input("positions", 2)
         self._texts = graph.input("texts", 2)
-        hidden = graph.weight(np.array([self._shape.hidden], np.int64))
-        self._by_row = graph.add("Concat", graph.add("Shape", self._ids), hidden, axis=0)
+        whatever = graph.weight(np.array([-1], np.int64))
+        self._by_row = graph.add("Concat", graph.add("Shape", self._ids), whatever, axis=0)
         self._by_token = graph.weight(np.array([-1, self._shape.hidden], np.int64))
 
     def session(self, head: Head | None, threads: int) -> Session:
@@ -54,38 +54,65 @@ class _Drawing:
         return self._normed(graph.add("Reshape", states, self._by_token), encoder.embedding_norm)
 
     def _layers(self, states: str) -> str:
-        """`residual` is what the next product is added to; with norms first it is not what is multiplied."""
-        residual = states
-        layers, is_pre_norm = self._encoder.layers, self._encoder.is_pre_norm
-        for index, layer in enumerate(layers):
-            following = (
-                layers[index + 1].attention_norm if index + 1 < len(layers) else self._encoder.final_norm
-            )
-            norms = (
-                (layer.output_norm, following) if is_pre_norm else (layer.attention_norm, layer.output_norm)
-            )
-            mixed = self._attended(states, layer)
-            states, added = self._added(mixed, layer.attention_output, residual, norms[0])
-            residual = added if is_pre_norm else states
-            active = self._activated(states, layer)
-            states, added = self._added(active, layer.down, residual, norms[1])
-            residual = added if is_pre_norm else states
-        return states
+        run = self._pre_normed if self._encoder.is_pre_norm else self._post_normed
+        for layer in self._encoder.layers:
+            states = run(states, layer)
+        return self._normed(states, self._encoder.final_norm)
+
+    def _pre_normed(self, states: str, layer: Layer) -> str:
+        mixed = self._attended(self._normed(states, layer.attention_norm), layer)
+        states = self._added(mixed, layer.attention_output, states)
+        return self._added(
+            self._activated(self._normed(states, layer.output_norm), layer), layer.down, states
+        )
+
+    def _post_normed(self, states: str, layer: Layer) -> str:
+        added = self._added(self._attended(states, layer), layer.attention_output, states)
+        states = self._normed(added, layer.attention_norm)
+        return self._normed(
+            self._added(self._activated(states, layer), layer.down, states), layer.output_norm
+        )
 
     def _attended(self, states: str, layer: Layer) -> str:
-        graph, heads = self._graph, self._shape.heads
+        graph, shape = self._graph, self._shape
         joined = self._product(states, layer.query_key_value)
-        parts = graph.add_many("Split", 3, joined, axis=1, num_outputs=3)
-        queries, keys, values = (graph.add("Reshape", part, self._by_row) for part in parts)
-        if layer.rope_theta is not None:
-            cosines, sines = self._rotations(layer.rope_theta)
+        widths = [count * shape.head_size for count in (shape.heads, shape.kv_heads, shape.kv_heads)]
+        parts = graph.add_many("Split", 3, joined, graph.weight(np.array(widths, np.int64)), axis=1)
+        queries, keys = (
+            self._normed_heads(parts[0], layer.query_norm),
+            self._normed_heads(parts[1], layer.key_norm),
+        )
+        queries, keys, values = (
+            graph.add("Reshape", part, self._by_row) for part in (queries, keys, parts[2])
+        )
+        if layer.rope is not None:
+            tables = self._rotations(layer.rope)
             queries, keys = (
-                graph.fused("RotaryEmbedding", each, self._positions, cosines, sines)
+                graph.fused(
+                    "RotaryEmbedding", each, self._positions, *tables, interleaved=int(layer.rope.is_paired)
+                )
                 for each in (queries, keys)
             )
+        keys, values = self._repeated(keys), self._repeated(values)
         seen = self._seen(layer.window)
-        mixed = graph.fused("MultiHeadAttention", queries, keys, values, "", "", seen, num_heads=heads)
-        return graph.add("Reshape", mixed, self._by_token)
+        mixed = graph.fused("MultiHeadAttention", queries, keys, values, "", "", seen, num_heads=shape.heads)
+        return graph.add("Reshape", mixed, graph.weight(np.array([-1, widths[0]], np.int64)))
+
+    def _normed_heads(self, states: str, norm: Norm | None) -> str:
+        if norm is None:
+            return states
+        by_head = self._graph.weight(np.array([-1, self._shape.head_size], np.int64))
+        return self._normed(self._graph.add("Reshape", states, by_head), norm)
+
+    def _repeated(self, states: str) -> str:
+        """Each head of keys, or of values, for all heads of queries that share it."""
+        graph, shape = self._graph, self._shape
+        if shape.heads == shape.kv_heads:
+            return states
+        sizes = (shape.kv_heads, shape.heads // shape.kv_heads, shape.head_size)
+        split = graph.add("Reshape", states, graph.weight(np.array([-1, sizes[0], 1, sizes[2]], np.int64)))
+        wide = graph.add("Expand", split, graph.weight(np.array([1, *sizes], np.int64)))
+        return graph.add("Reshape", wide, self._by_row)
 
     def _product(self, states: str, linear: Linear) -> str:
         weight = self._graph.weight(linear.weight)
@@ -102,32 +129,35 @@ class _Drawing:
             return graph.add("Mul", graph.fused(kind, active, **attributes), factor)
         return graph.fused(kind, up, **attributes)
 
-    def _added(self, states: str, linear: Linear, residual: str, norm: Norm | None) -> tuple[str, str]:
-        """The normalized sum, and the sum."""
-        assert norm is not None
-        added = self._graph.add("Add", self._product(states, linear), residual)
-        return self._normed(added, norm), added
+    def _added(self, states: str, linear: Linear, residual: str) -> str:
+        return self._graph.add("Add", self._product(states, linear), residual)
 
-    def _normed(self, states: str, norm: Norm) -> str:
+    def _normed(self, states: str, norm: Norm | None) -> str:
+        if norm is None:
+            return states
+        kind = "SimplifiedLayerNormalization" if norm.is_rms else "LayerNormalization"
         weights = [self._graph.weight(each) for each in (norm.weight, norm.bias) if each is not None]
-        return self._graph.add("LayerNormalization", states, *weights, axis=-1, epsilon=norm.epsilon)
+        return self._graph.add(kind, states, *weights, axis=-1, epsilon=norm.epsilon)
 
-    def _rotations(self, theta: float) -> tuple[str, str]:
-        if theta not in self._caches:
-            size = self._shape.head_size
-            inverse = 1.0 / theta ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+    def _rotations(self, rope: Rope) -> tuple[str, str]:
+        if rope not in self._caches:
             # Nobody has a position beyond the model's own, but rows may be wider, and the operator asks that.
             places = max(self._shape.positions, WIDEST_SHARED)
-            angles = np.outer(np.arange(places, dtype=np.float32), inverse.astype(np.float32))
-            cosines, sines = np.cos(angles), np.sin(angles)
-            self._caches[theta] = self._graph.weight(cosines), self._graph.weight(sines)
-        return self._caches[theta]
+            turns = np.array(rope.frequencies, np.float32)
+            angles = np.outer(np.arange(places, dtype=np.float32), turns)
+            magnitude = np.float32(rope.magnitude)
+            cosines, sines = np.cos(angles) * magnitude, np.sin(angles) * magnitude
+            self._caches[rope] = self._graph.weight(cosines), self._graph.weight(sines)
+        return self._caches[rope]
 
     def _seen(self, window: int | None) -> str:
         """What is added to the scores of attention: nothing within a text, nearly -∞ beyond."""
         if window not in self._biases:
             graph = self._graph
             seen = graph.add("Equal", *self._across(self._texts))
+            if self._encoder.is_causal:
+                earlier = graph.add("GreaterOrEqual", *self._across(self._positions))
+                seen = graph.add("And", seen, earlier)
             if window is not None:
                 distance = graph.add("Abs", graph.add("Sub", *self._across(self._positions)))
                 near = graph.add("LessOrEqual", distance, graph.weight(np.array(window, np.int64)))
@@ -156,8 +186,8 @@ class _Drawing:
 
     def _scored(self, pooled: str, head: Head) -> str:
         graph = self._graph
-        states = self._product(pooled, head.dense)
-        states = graph.add("Tanh", states) if head.activation == "tanh" else graph.fused("Gelu", states)
-        if head.norm is not None:
-            states = self._normed(states, head.norm)
-        return self._product(states, head.output)
+        if head.dense is not None:
+            dense = self._product(pooled, head.dense)
+            active = graph.add("Tanh", dense) if head.activation == "tanh" else graph.fused("Gelu", dense)
+            pooled = self._normed(active, head.norm)
+        return self._product(pooled, head.output)

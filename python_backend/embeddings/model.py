@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from python_backend.embeddings.description import Description, read_description
-from python_backend.embeddings.encoder_graph import encoder_session
 from python_backend.embeddings.families import family_of
-from python_backend.embeddings.layers import Floats
+from python_backend.embeddings.families.decoder import word_head
+from python_backend.embeddings.families.reader import Family, Reader
+from python_backend.embeddings.layers import Floats, Head
 from python_backend.embeddings.packing import SLICE_PLACES, Slice, slices_of
 from python_backend.embeddings.places import Places
 from python_backend.embeddings.word_pieces import Tokens, WordPieces
@@ -49,17 +50,19 @@ class EmbeddingModel:
         shape = description.shape
         store = Checkpoint(directory)
         family = family_of(store.config)
-        word_pieces = WordPieces.load(directory, description.max_tokens, description.is_lower_case)
+        word_pieces = WordPieces.load(directory, description)
         if word_pieces.vocabulary > shape.vocabulary:
             found = f"the tokenizer has {word_pieces.vocabulary} tokens, the model {shape.vocabulary}"
             raise unusable(f"{directory}: {found}")
         read = family.reader(store)
-        head = family.head(read) if description.is_reranker else None
-        encoder = family.encoder(read)
+        encoder, head = family.encoder(read), head_of(family, read, description)
         if device == "cuda":
             from python_backend.embeddings.cuda.encoder import TorchEncoder
 
             return cls(TorchEncoder(encoder, head), description, word_pieces, _PLACES_ON_GPU)
+        # Imported here: a GPU has no use for onnxruntime.
+        from python_backend.embeddings.encoder_graph import encoder_session
+
         computing = encoder_session(encoder, head, threads)
         return cls(computing, description, word_pieces, threads * SLICE_PLACES)
 
@@ -76,6 +79,12 @@ class EmbeddingModel:
     def _compute(self, rows: Sequence[Tokens], piece: Slice) -> Floats:
         places = Places.of(rows, piece, self._description.pooling, self._description.shape.padding)
         return self._computing.run(places.inputs())
+
+
+def head_of(family: Family, read: Reader, description: Description) -> Head | None:
+    if description.answers is not None:
+        return word_head(read, *description.answers)
+    return family.head(read) if description.is_reranker else None
 
 
 def shortened(vectors: Floats, dimensions: int) -> Floats:

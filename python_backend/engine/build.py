@@ -12,13 +12,13 @@ from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
 from python_backend.engine.guides import GuideCompiler, GuideLimits
 from python_backend.engine.host.cache_dir import cache_dir
-from python_backend.engine.host.cores import available_cores
 from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.kv.size import default_kv_tokens, kv_bytes_per_token
 from python_backend.engine.models import load_weights, longest_sequence
 from python_backend.engine.report import LoadingProgress, ignore_progress
 from python_backend.engine.steps.cost_memory import CostMemory, files_of
 from python_backend.engine.steps.executor import ModelExecutor, StepModel
+from python_backend.host.cores import available_cores
 
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderShape, DecoderWeights

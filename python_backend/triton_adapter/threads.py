@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from python_backend.engine.host.cores import available_cores
+from python_backend.host.cores import available_cores
 from python_backend.wire.parameters import refusal
 
 

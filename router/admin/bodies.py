@@ -10,7 +10,13 @@ import msgspec
 from msgspec import Meta
 
 from router.control.releases.json_answers import fault_of_schema
-from router.control.releases.plan import MOST_MIRRORED_PER_S, OnTimeout, Plan, Tolerance
+from router.control.releases.plan import (
+    MOST_MIRRORED_PER_S,
+    MOST_REPLAYED_PER_S,
+    OnTimeout,
+    Plan,
+    Tolerance,
+)
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import LARGEST_VERSION
 from router.core.tenant import HEAVIEST, Role, Scope
@@ -170,7 +176,8 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     `accept_slower` is how many times as slow as the stable release it may be, on purpose. With
     `min_likeness` so many answers that it gave as a shadow must be that much like those of the stable one.
     Unless it `is_rehearsed`, both are not measured beside each other before the canary gets traffic. Up to
-    `mirror_per_s` requests of the stable release are copied to the canary, by each router.
+    `mirror_per_s` requests of the stable release are copied to the canary, by each router; up to
+    `replay_per_s` prompts of the prompt log are asked of both while nobody else asks.
     """
 
     version: _Version
@@ -187,6 +194,7 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
     min_shadow_answers: Annotated[int, Meta(ge=1, le=1_000_000)] = _STANDARD.min_shadow_answers
     is_rehearsed: bool = _STANDARD.is_rehearsed
     mirror_per_s: Annotated[float, Meta(ge=0, le=MOST_MIRRORED_PER_S)] = _STANDARD.mirror_per_s
+    replay_per_s: Annotated[float, Meta(ge=0, le=MOST_REPLAYED_PER_S)] = _STANDARD.replay_per_s
 
     def plan(self, usual: Tolerance) -> Plan:
         tolerance = self.tolerance.value(usual)
@@ -204,6 +212,7 @@ class CanaryBody(_Body, frozen=True, kw_only=True):
             self.min_shadow_answers,
             self.is_rehearsed,
             self.mirror_per_s,
+            self.replay_per_s,
         )
 
 

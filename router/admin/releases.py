@@ -23,7 +23,7 @@ from router.admin.bodies import (
 from router.admin.endpoint import Act, Asked, admin_route, listed
 from router.control.releases import records
 from router.control.releases.commands import ReleaseCommands
-from router.control.releases.plan import Tolerance
+from router.control.releases.plan import NO_PROMPT_LOG, Tolerance
 from router.control.releases.records import Release, Rollout
 from router.control.releases.shadow_figures import list_shadows
 from router.core.manifest import MODEL_NAME, read_version
@@ -41,6 +41,7 @@ class _Act:
     commands: ReleaseCommands
     store: Store
     asked: Asked
+    has_prompt_log: bool
 
     @property
     def given(self) -> Any:
@@ -132,6 +133,8 @@ def _begin_rollout(act: _Act) -> dict[str, Any]:
     body: CanaryBody = act.given
     golden = [each.value() for each in body.golden]
     plan = body.plan(act.commands.tolerance_of(act.model))
+    if plan.replay_per_s and not act.has_prompt_log:
+        raise ValueError(f"replay_per_s: {NO_PROMPT_LOG}")
     return _rollout(act.commands.begin_rollout(act.model, body.version, plan, golden))
 
 
@@ -250,12 +253,12 @@ def _rollout(rollout: Rollout) -> dict[str, Any]:
     return {"object": "rollout", **shown, "state": rollout.state.value}
 
 
-def routes(tenancy: Tenancy) -> list[Route]:
+def routes(tenancy: Tenancy, *, has_prompt_log: bool = False) -> list[Route]:
     store = tenancy.store
     route = partial(admin_route, tenancy)
 
     def on(do: Callable[[_Act], Any]) -> Act:
-        return lambda asked: do(_Act(ReleaseCommands(store, asked.actor), store, asked))
+        return lambda asked: do(_Act(ReleaseCommands(store, asked.actor), store, asked, has_prompt_log))
 
     model = "/admin/releases/{model}"
     release = f"{model}/versions/{{version}}"

@@ -116,11 +116,17 @@ class QueueEntry:
     prefill_tokens: int = 0  # still to be computed before its first token
     context_tokens: float = 0.0  # that each of its sequences reads for its first token
     charged_tokens: int = 0  # of its answer, charged to its tenant
+    beside_rows: int = 0  # of a batch model, in flight when it began, its own included
     look_again_at: int = 0  # generated tokens at which its expected length is estimated again
 
     @property
     def is_running(self) -> bool:
         return self.state is EntryState.RUNNING
+
+    @property
+    def part(self) -> float:
+        """Of all its rows, those that are in flight at once; what it begins with."""
+        return self.sequences / self.demand.rows if self.demand.rows > self.sequences else 1.0
 
     @property
     def was_covered(self) -> bool | None:

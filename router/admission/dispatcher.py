@@ -12,6 +12,7 @@ what becomes free is kept for it, so it cannot starve. Only better tiers within 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -53,13 +54,20 @@ class Dispatcher:
         self._number = 0
         self._held: QueueEntry | None = None
         self._held_since_s = 0.0
+        self._whole = self._allocation.capacity  # of which a batch model uses what keeps its objective
 
     def resize(self, capacity: Capacity) -> None:
+        self._whole = capacity
+        self._resize(capacity)
+
+    def _resize(self, capacity: Capacity) -> None:
         self._allocation.resize(capacity)
         self._queue.resize(capacity.slots_here)
         self._running.resize(capacity)
 
     def offer(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
+        if demand.rows:
+            self._keep_in_time(demand, now_s)
         weight = self._shares.weight(demand.tenant)
         entry = self._judge.priced(demand, progress, weight, now_s)
         refusal = self._judge.refusal(entry, self._held is not None, now_s)
@@ -69,6 +77,8 @@ class Dispatcher:
         return entry
 
     def admit(self, demand: Demand, progress: Progress, now_s: float) -> QueueEntry | Refused:
+        if demand.rows:
+            self._keep_in_time(demand, now_s)
         weight = self._shares.weight(demand.tenant)
         entry = self._judge.priced(demand, progress, weight, now_s)
         refusal = self._judge.refusal(entry, self._held is not None, now_s)
@@ -118,6 +128,8 @@ class Dispatcher:
             if self._held is entry:
                 self._held = None
         elif entry.state is EntryState.RUNNING:
+            if finished and entry.demand.rows:
+                self._learn_limit(entry, now_s)
             self._running.end(entry)
             if finished:
                 self._learn(entry, now_s)
@@ -237,7 +249,11 @@ class Dispatcher:
 
     def _is_lost(self, entry: QueueEntry, now_s: float) -> bool:
         """Its deadline is checked once more before anything is computed for it."""
-        demand = entry.demand
+        demand, allocation = entry.demand, self._allocation
+        if allocation.capacity.batch is not None and demand.rows <= entry.sequences:
+            rows = allocation.sequences + entry.sequences
+            tokens = self._running.prefill_tokens + demand.prompt_tokens
+            return now_s + self._judge.limit.late_s(allocation.capacity, rows, tokens) > entry.deadline_s
         return (
             now_s + self._forecaster.usual(demand.tier) * self._running.service_s(demand) > entry.deadline_s
         )
@@ -245,6 +261,7 @@ class Dispatcher:
     def _begin(self, entry: QueueEntry, now_s: float) -> None:
         entry.state, entry.begun_s = EntryState.RUNNING, now_s
         self._running.begin(entry)
+        entry.beside_rows = self._allocation.sequences
         self._forecaster.flows.add(entry.demand.tier, entry.cost_us, now_s)
         self._judge.neighbours.begun(entry.cost_us, now_s)
 
@@ -254,6 +271,24 @@ class Dispatcher:
         if entry.forecast_late_s is not None:  # nor will it be there any sooner than that
             self._forecaster.learn(entry, max(now_s, entry.deadline_s))
         self.end(entry, now_s, finished=False)
+
+    def _keep_in_time(self, demand: Demand, now_s: float) -> None:
+        """No more of a batch model's slots are used than are answered in time."""
+        whole, limit = self._whole, self._judge.limit
+        if not demand.is_strict:
+            patience_s = demand.deadline_s - demand.arrived_s
+            limit.asked(demand.tier, patience_s, demand.rows, demand.prompt_tokens, now_s)
+        slots = limit.rows(whole, now_s)
+        if slots != self._allocation.capacity.slots:
+            own = None if whole.own_slots is None else max(whole.own_slots * slots // whole.slots, 1)
+            self._resize(replace(whole, slots=slots, own_slots=own))
+
+    def _learn_limit(self, entry: QueueEntry, now_s: float) -> None:
+        demand = entry.demand
+        if demand.rows > entry.sequences or entry.begun_s is None:
+            return  # of a list it is known when all of it is there
+        rows, tokens = max(entry.beside_rows, self._allocation.sequences), self._running.prefill_tokens
+        self._judge.limit.learn(self._allocation.capacity, now_s - entry.begun_s, rows, tokens)
 
     def _learn(self, entry: QueueEntry, now_s: float) -> None:
         demand = entry.demand

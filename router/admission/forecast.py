@@ -53,10 +53,13 @@ def prefill_s(
     return (in_flight_ms + steps * (step.base_ms + others_ms) + step.prefill_token_ms * tokens) / 1000
 
 
-def batches_s(capacity: Capacity, rows: int, ahead_rows: int) -> float:
+def batches_s(
+    capacity: Capacity, rows: int, ahead_rows: int, tokens: int = 0, ahead_tokens: int = 0
+) -> float:
     """Until rows are computed behind others, in batches of the largest size.
 
-    Half of those ahead are being computed, and half of that is done; the others wait with these.
+    Half of those ahead are being computed, and half of that is done; the others wait with these. Tokens are
+    spread evenly over the rows.
     """
     cost = capacity.batch
     if cost is None:
@@ -65,9 +68,12 @@ def batches_s(capacity: Capacity, rows: int, ahead_rows: int) -> float:
     most = max(capacity.slots // (BATCHES_IN_FLIGHT * replicas), 1)
     ahead = ceil(ahead_rows / replicas)
     computed = min(ahead // 2, most)
+    computed_tokens = ahead_tokens / replicas * computed / ahead if ahead else 0.0
+    waiting_ms = cost.token_ms * (tokens + ahead_tokens / replicas - computed_tokens)
     full, rest = divmod(rows + ahead - computed, most)
-    in_flight_ms = cost.batch_ms(computed) / 2 if ahead else 0.0
-    return (in_flight_ms + full * cost.batch_ms(most) + (cost.batch_ms(rest) if rest else 0.0)) / 1000
+    in_flight_ms = cost.batch_ms(computed, computed_tokens) / 2 if ahead else 0.0
+    rows_ms = full * cost.batch_ms(most) + (cost.batch_ms(rest) if rest else 0.0)
+    return (in_flight_ms + rows_ms + waiting_ms) / 1000
 
 
 def service_s(
@@ -75,7 +81,8 @@ def service_s(
 ) -> float:
     """Until its first token if it begins now, beside what is in flight; without that, on an idle engine."""
     if capacity.batch is not None:
-        return batches_s(capacity, max(demand.rows, demand.sequences), sequences)
+        rows = max(demand.rows, demand.sequences)
+        return batches_s(capacity, rows, sequences, demand.prompt_tokens, prefill_tokens)
     return prefill_s(capacity, demand.prompt_tokens, prefill_tokens, sequences, kv_tokens)
 
 

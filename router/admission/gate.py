@@ -127,9 +127,8 @@ class Gate:
         """Due as the objective says, or by the client's own deadline where that is sooner."""
         prompt, completion, sequences, rows = need.prompt_tokens, need.completion_tokens, need.sequences, 0
         if self.is_fixed_cost:
-            prompt, rows = 0, max(need.rows, sequences)
-        else:
-            prompt = int(prompt * self._tokens_ratio)
+            rows = max(need.rows, sequences)
+        prompt = int(prompt * self._tokens_ratio)
         whole = completion if self.capacity.holds_whole_answers else 0
         if sequences != 1 or prompt + whole > self._fitting_tokens:
             counted = fitted(Need(prompt, completion, sequences), self.capacity)

@@ -8,6 +8,7 @@ from math import exp, inf
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
+from router.admission.batch_limit import BatchLimit
 from router.admission.demand import EntryState, QueueEntry, Reason, Refused, Wait
 from router.admission.forecast import service_s, wait_s
 from router.admission.queue import TIER_WEIGHTS
@@ -50,6 +51,7 @@ class Judge:
         self._queue = running.queue
         self._forecaster = forecaster
         self._settings = settings
+        self.limit = BatchLimit()
         self.neighbours = Neighbours()
         self.risk = [Risk() for _ in Tier]
         self.offered = Faded()
@@ -62,7 +64,9 @@ class Judge:
         expected = self._lengths.expect(demand.tenant, each)
         entry.cost_us = self._running.prices.whole_us(demand, expected)
         usual, most = (each, each) if capacity.holds_whole_answers else (expected.mean, expected.p90)
-        entry.kv_tokens = kv_tokens = kv_need(demand, usual, capacity)
+        if demand.rows:  # of a batch model: it has no cache, and no list of texts takes all that there is
+            entry.sequences = min(demand.sequences, max(self._allocation.slots // 2, 1))
+        entry.kv_tokens = kv_tokens = 0 if demand.rows else kv_need(demand, usual, capacity)
         if most > usual:
             entry.kv_spread = max(kv_need(demand, most, capacity) - kv_tokens, 0)
         if budget is not None and kv_tokens > budget:  # beyond that it has all of it, and may be preempted
@@ -133,7 +137,9 @@ class Judge:
             entry.service_s = self._running.service_s(demand)
         late_s = self._forecaster.predict(entry, away_s + entry.service_s, now_s)
         excess_s = demand.arrived_s + late_s - entry.deadline_s
-        if is_below or (excess_s > 0 and not own_us and allocation.is_light(entry)):
+        if allocation.capacity.batch is not None and not demand.is_strict:
+            excess_s = now_s + self._batched_s(entry, away_s) - entry.deadline_s
+        elif is_below or (excess_s > 0 and not own_us and allocation.is_light(entry)):
             # What others have is no reason to refuse it.
             excess_s = now_s + entry.alone_s - entry.deadline_s
         elif excess_s > 0 or entry.wait:
@@ -145,6 +151,14 @@ class Judge:
         late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"
         message = f"the first token would come {late}"
         return Refused(Reason.BUSY, message, self._retry_after_s(entry, max(excess_s, away_s), now_s))
+
+    def _batched_s(self, entry: QueueEntry, away_s: float) -> float:
+        """Until the answer of a batch model; what begins at once is in time, as few enough are in flight."""
+        if not entry.wait:
+            return entry.alone_s
+        capacity, slots = self._allocation.capacity, self._allocation.slots
+        tokens = self._running.prefill_tokens
+        return away_s + max(entry.service_s, self.limit.late_s(capacity, slots, tokens))
 
     def _retry_after_s(self, entry: QueueEntry, otherwise_s: float, now_s: float) -> float:
         """When it would be let in: what it waits for is free before its deadline, as that stands then."""

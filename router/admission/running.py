@@ -43,8 +43,8 @@ _NOMINAL_PROMPT_US, _NOMINAL_TOKEN_US = 100.0, 200.0
 class Prices:
     """Microseconds of one replica for each token of a prompt, generated token, and thousand tokens read.
 
-    For batch models `row_us` is the price of a row and the others are 0. Prices that are not known serve to
-    compare requests, not to predict anything.
+    For batch models `row_us` is the price of a row, beside that of its tokens. Prices that are not known
+    serve to compare requests, not to predict anything.
     """
 
     prompt_token_us: float
@@ -76,7 +76,7 @@ def prices_of(capacity: Capacity, batch: float) -> Prices:
     """`batch`: sequences, or rows, that a step of one replica usually has when there is much to do."""
     if capacity.batch is not None:
         row_us = 1000 * (capacity.batch.base_ms / max(batch, 1.0) + capacity.batch.row_ms)
-        return Prices(0.0, 0.0, row_us=row_us, is_known=True)
+        return Prices(1000 * capacity.batch.token_ms, 0.0, row_us=row_us, is_known=True)
     if capacity.step is not None:
         step = capacity.step
         token_us = 1000 * (step.base_ms / max(batch, 1.0) + step.decode_sequence_ms)
@@ -137,9 +137,9 @@ class Running:
         entry.remaining_us = entry.cost_us
         self.remaining_us += entry.cost_us
         self.queue.lanes[demand.tier].running_us += entry.cost_us
-        entry.prefill_tokens = demand.prompt_tokens
+        entry.prefill_tokens = int(entry.part * demand.prompt_tokens)
         self.prefill_tokens += entry.prefill_tokens
-        self.remaining_us -= self.queue.charge(entry, self.prices.prompt_us(demand))
+        self.remaining_us -= self.queue.charge(entry, int(entry.part * self.prices.prompt_us(demand)))
 
     def end(self, entry: QueueEntry) -> None:
         if entry.progress.completion_tokens > entry.charged_tokens:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from router.anthropic.bodies import CountBody, MessagesBody, read_count, read_messages
 from router.anthropic.dialect import MessagesDialect
 from router.chat.answer import answer_chat, template_of
-from router.chat.prompt import chat_prompt
+from router.chat.calls import chat_prompt
 from router.core.generation import unmarked
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left

@@ -1,4 +1,4 @@
-"""What a chat or a plain prompt asks of the engine, call by call, and what reads a chat's answers."""
+"""What a chat asks of the engine: the prompt that its model's template writes, and the calls with it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.guides import chat_demand
-from router.chat.prompt import chat_prompt
-from router.chat.tools import harmony_reader_for, reader_for
+from router.chat.tools import (
+    described,
+    harmony_reader_for,
+    introduction,
+    offered,
+    reader_for,
+    shown_result,
+    with_calls,
+)
 from router.core.answer_reader import THINK, THINK_END
 from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, GenerationCall, unmarked
-from router.core.harmony import ASSISTANT, FINAL
+from router.core.harmony import ASSISTANT, FINAL, in_channels
 from router.request.decoding import invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.chat.bodies import ChatBody, Options
+    from router.core.messages import Message
     from router.core.record import Record
     from router.request.choice import AnswerReader
     from router.routing.chat_template import ChatTemplate
@@ -30,6 +39,22 @@ if TYPE_CHECKING:
 _TIERS: dict[str | None, str] = {"flex": "batch", "priority": "interactive"}
 # Below this, logits divided by the temperature leave the range of 32-bit floats.
 _GREEDY_BELOW = 1e-4
+_IMAGES = ("image_url", "input_image", "image")
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+# As most messages are: a text, and none of these.
+_PLAIN_ROLES = frozenset(_ROLES) - {"tool"}
+_more = attrgetter("name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
+_NOTHING = (None,) * 5
+_how_rendered = attrgetter(
+    "reasoning_effort", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"
+)
+_AS_USUAL = (None,) * 4
 _demands = attrgetter(
     "response_format",
     "tool_choice",
@@ -48,6 +73,105 @@ def templated_calls(
     """The calls of a chat whose prompt the model's template writes."""
     prompt, tenant = chat_prompt(body, template), record.caller.organisation.id
     return chat_calls(body, prompt, record.request_id, tenant, model.defaults, template)
+
+
+def chat_prompt(body: ChatBody, template: ChatTemplate) -> str:
+    """The prompt, marks and all."""
+    knows_tools = template.knows_tools
+    tools = described(offered(body)) if knows_tools and body.tools else None
+    messages = chat_messages(body, knows_tools)
+    if template.speaks_harmony:
+        messages = [in_channels(message) for message in messages]
+    if _how_rendered(body) == _AS_USUAL:
+        return template.render(messages, tools)
+    return template.render(messages, tools, **rendering(body, template))
+
+
+def rendering(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
+    """What a body says of how the template is to be rendered."""
+    if body.continue_final_message:
+        if body.add_generation_prompt:
+            text = "continue_final_message: goes without add_generation_prompt, which begins a new message"
+            raise invalid(text, "continue_final_message")
+        if body.messages[-1].role != "assistant":
+            text = "continue_final_message: the last message is not the assistant's"
+            raise invalid(text, "continue_final_message")
+    variables, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
+    if effort is not None and template.knows("reasoning_effort"):
+        variables.setdefault("reasoning_effort", effort)
+    if effort is not None and template.knows("enable_thinking"):
+        variables.setdefault("enable_thinking", effort != "none")
+    return {
+        "variables": variables,
+        "begins_answer": body.add_generation_prompt is not False and not body.continue_final_message,
+        "continues": bool(body.continue_final_message),
+    }
+
+
+def chat_messages(body: ChatBody, knows_tools: bool = True) -> list[dict[str, Any]]:
+    """The messages as chat templates know them: a role they were written for, content as one string.
+
+    For a template that does not know tools, those there are, calls and their results become text.
+    """
+    rendered = []
+    for index, message in enumerate(body.messages):
+        if message.role in _PLAIN_ROLES and isinstance(message.content, str) and _more(message) == _NOTHING:
+            rendered.append({"role": _ROLES[message.role], "content": message.content})
+        else:
+            rendered.append(_message(message, index, knows_tools))
+    if not knows_tools and body.tools and (tools := offered(body)):
+        text = introduction(tools)
+        if rendered[0]["role"] == "system":
+            rendered[0]["content"] = f"{rendered[0]['content']}\n\n{text}"
+        else:
+            rendered.insert(0, {"role": "system", "content": text})
+    return rendered
+
+
+def _message(message: Message, index: int, knows_tools: bool) -> dict[str, Any]:
+    where = f"messages[{index}]"
+    role = _ROLES.get(message.role)
+    if role is None:
+        allowed = ", ".join(_ROLES)
+        raise invalid(f"{where}.role: expected one of {allowed}", f"{where}.role")
+    if message.tool_calls and role != "assistant":
+        raise invalid(f"{where}.tool_calls: only an assistant makes calls", f"{where}.tool_calls")
+    if (role == "tool") != (message.tool_call_id is not None):
+        raise invalid(
+            f"{where}.tool_call_id: goes with the role tool, and with no other", f"{where}.tool_call_id"
+        )
+    has_calls = bool(message.tool_calls)
+    content = "" if message.content is None and has_calls else _content(message, index)
+    rendered: dict[str, Any] = {"role": role, "content": content}
+    if message.name is not None:
+        rendered["name"] = message.name
+    thought = message.reasoning_content or message.reasoning
+    if isinstance(thought, str) and role == "assistant":
+        rendered["reasoning_content"] = thought
+    if role == "tool":
+        return shown_result(rendered, message.tool_call_id, knows_tools)
+    return with_calls(rendered, message.tool_calls, where, knows_tools) if message.tool_calls else rendered
+
+
+def _content(message: Message, index: int) -> str:
+    where = f"messages[{index}].content"
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None:
+        raise invalid(f"{where}: expected a string or a list of text parts", where)
+    texts = []
+    for position, part in enumerate(message.content):
+        if part.type in _IMAGES:
+            message_text = f"{where}[{position}]: no vision model is loaded: this one reads text, not images"
+            raise InflightError(ErrorKind.UNSUPPORTED, message_text, f"{where}[{position}].type")
+        if part.type != "text":
+            kind = part.type if part.type.isidentifier() and len(part.type) < 32 else "other"
+            message_text = f"{where}[{position}]: this model reads text only, not {kind} parts"
+            raise InflightError(ErrorKind.UNSUPPORTED, message_text, f"{where}[{position}].type")
+        if part.text is None:
+            raise invalid(f"{where}[{position}].text: expected a string", f"{where}[{position}].text")
+        texts.append(part.text)
+    return "\n".join(texts)
 
 
 def chat_calls(

@@ -1,4 +1,4 @@
-"""Tools: how a model is told of them, and which of them it must call.
+"""Tools: how a model is told of them, of calls that were made and of results, and which it must call.
 
 A model whose chat template knows tools is told of them by it. Any other gets them in the system message, in
 the form that most open models were trained on: calls as JSON between <tool_call> tags.
@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router.chat.tool_bodies import NO_ARGUMENTS, Grammar, NamedTool, Tool
-from router.core.answer_reader import AnswerReader, CallList, ThoughtReader, ToolReader, WholeCall
-from router.core.call_formats import HERMES, CallFormat
+from router.core.answer_reader import (
+    CUSTOM_INPUT,
+    AnswerReader,
+    CallList,
+    ThoughtReader,
+    ToolReader,
+    WholeCall,
+)
+from router.core.call_formats import HERMES, CallFormat, written_call
 from router.core.harmony import HarmonyReader
-from router.request.decoding import invalid
+from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 
 if TYPE_CHECKING:
     from router.chat.bodies import ChatBody
+    from router.core.messages import MadeCall
 
 _INTRODUCTION = """# Tools
 
@@ -187,3 +195,43 @@ def _call_lists(body: ChatBody, tools: Sequence[Tool]) -> Callable[[], CallList]
     schemas = {tool.name: tool.as_function.parameters or {} for tool in tools}
     at_most = 1 if body.parallel_tool_calls is False else None
     return lambda: CallList(names, at_most, custom, schemas)
+
+
+def shown_result(rendered: dict[str, Any], call_id: str | None, knows_tools: bool) -> dict[str, Any]:
+    """What a tool said, as a template takes it."""
+    if knows_tools:
+        return {**rendered, "tool_call_id": call_id}
+    return {"role": "user", "content": f"<tool_response>\n{rendered['content']}\n</tool_response>"}
+
+
+def with_calls(
+    rendered: dict[str, Any], calls: Sequence[MadeCall], where: str, knows_tools: bool
+) -> dict[str, Any]:
+    """A message with the calls that it made."""
+    made = [_made(call, f"{where}.tool_calls[{number}]") for number, call in enumerate(calls)]
+    if not knows_tools:
+        texts = [written_call(name, arguments) for _, name, arguments in made]
+        return {**rendered, "content": "\n".join(filter(None, [rendered["content"], *texts]))}
+    # Templates iterate over arguments, so that they come as an object.
+    return {
+        **rendered,
+        "tool_calls": [
+            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for call_id, name, arguments in made
+        ],
+    }
+
+
+def _made(call: MadeCall, where: str) -> tuple[str, str, Any]:
+    """Id, name and arguments, as of a function."""
+    if call.type == "custom" and call.custom is not None:
+        return call.id, call.custom.name, {CUSTOM_INPUT: call.custom.input}
+    if call.function is None or call.type != "function":
+        raise invalid(f"Missing required parameter: {where}.{call.type}", f"{where}.{call.type}")
+    place, arguments = f"{where}.function.arguments", call.function.arguments
+    try:
+        if len(arguments) > MOST_CONTAINERS:
+            check_containers(arguments.encode())
+        return call.id, call.function.name, msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        raise invalid(f"{place}: expected JSON", place) from None

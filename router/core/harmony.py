@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,17 @@ _recipient = re.compile(r"\bto=([^\s<]+)")
 _channel = re.compile(r"<\|channel\|>\s*(\w+)")
 _BEGINNINGS = ("<|", "to=")
 _FUNCTIONS = "functions."
+
+
+def in_channels(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of the history, its thoughts as the template has them; with a call it takes one text."""
+    if "reasoning_content" not in message:
+        return message
+    message = dict(message)
+    thought = message.pop("reasoning_content")
+    if "tool_calls" in message:
+        thought, message["content"] = "\n\n".join(filter(None, [thought, message["content"]])), ""
+    return {**message, "thinking": thought}
 
 
 class _Part(Enum):

@@ -12,8 +12,7 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import ChatBody
-from router.chat.calls import chat_calls, chat_reader
-from router.chat.prompt import chat_prompt
+from router.chat.calls import chat_calls, chat_prompt, chat_reader
 from router.content.conversations.conversation_store import (
     MOST_HISTORY_BYTES,
     MOST_HISTORY_ITEMS,
@@ -178,21 +177,21 @@ class ResponseCreation:
         self, exchange: Exchange, record: Record, asked: Asked, room_tokens: int | None
     ) -> Answered:
         body, past = asked.body, asked.past
+
+        async def render(items: Sequence[Item]) -> str:
+            size = len(exchange.request.body) + sum(len(each.size_text) for each in items)
+            if size > LARGE_BYTES or len(items) > _MANY_ITEMS:
+                return await self._answers.aside.run(record.tenant, asked.prompt, items)
+            return asked.prompt(items)
+
         if body.cuts_history:
             cut = await self._cutter.cut(
-                record.tenant, asked.model, past, body.max_output_tokens, asked.prompt, room_tokens
+                record.tenant, asked.model, past, body.max_output_tokens, render, room_tokens
             )
         else:
             items = [*past.history, *past.new]
             await self._cutter.check_whole(asked.model, items)
-            size = len(exchange.request.body) + sum(len(each.size_text) for each in items)
-            is_large = size > LARGE_BYTES or len(items) > _MANY_ITEMS
-            prompt = (
-                await self._answers.aside.run(record.tenant, asked.prompt, items)
-                if is_large
-                else asked.prompt(items)
-            )
-            cut = Cut(prompt, items, past.new)
+            cut = Cut(await render(items), items, past.new)
         return Answered(cut, asked.dialect(record.request_id), HeldExchange(exchange))
 
     async def _generate(self, answered: Answered, record: Record, asked: Asked) -> None:

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
-from router.chat.prompt import chat_prompt
+from router.chat.calls import chat_prompt
 from router.chat.tool_bodies import Tool, check_tools
 from router.core.generation import LITERAL_MARK, TokenId
 from router.core.messages import Message

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from python_backend.sharing.fair_queue import FairQueue
+from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
 
 Result = TypeVar("Result")
@@ -20,11 +21,15 @@ OnLeave = Callable[[Callable[[], None]], None]
 class FairPool:
     """`places` turns at a time, divided by tenant; `what` is done in them, for errors.
 
-    Who is cancelled while waiting takes no turn. The threads of `run` begin with the first work.
+    Who is cancelled while waiting takes no turn. The threads of `run` begin with the first work. With a
+    `share`, tenants rest when they have worked for longer than it allows.
     """
 
-    def __init__(self, what: str, places: int, waiting_each: int) -> None:
+    def __init__(
+        self, what: str, places: int, waiting_each: int, share: ProcessorShare | None = None
+    ) -> None:
         self._what = what
+        self._share = share
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(places, waiting_each)
         self._threads = ThreadPoolExecutor(places, thread_name_prefix=what.replace(" ", "-"))
 
@@ -41,9 +46,36 @@ class FairPool:
         """In a thread; its turn ends with the work, also where nobody waits for it any more."""
         await self._take(tenant)
         loop = asyncio.get_running_loop()
-        job = self._threads.submit(work, *given)
-        job.add_done_callback(lambda _: _call_soon(loop, partial(self._give_back, tenant)))
+        took_s = 0.0
+
+        def timed() -> Result:
+            nonlocal took_s
+            began_s = time.thread_time()
+            try:
+                return work(*given)
+            finally:
+                took_s = time.thread_time() - began_s
+
+        def ended() -> None:
+            self.charge(tenant, took_s)
+            self._give_back(tenant)
+
+        job = self._threads.submit(timed)
+        job.add_done_callback(lambda _: _call_soon(loop, ended))
         return await asyncio.wrap_future(job)
+
+    def charge(self, tenant: str, took_s: float) -> None:
+        """Before its turn ends: the work took so much time of a processor, for which it may have to rest."""
+        if self._share is None:
+            return
+        loop = asyncio.get_running_loop()
+        if rest_s := self._share.rest_s(tenant, took_s, loop.time()):
+            self._queue.rest(tenant)
+            loop.call_later(rest_s, self._wake, tenant)
+
+    def _wake(self, tenant: str) -> None:
+        self._queue.wake(tenant)
+        self._hand_out()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import byte_tokens
 from router.request.decoding import invalid
@@ -44,14 +45,14 @@ class Tokenizers:
     """By model, from `tokenizer.json` in its checkpoint; loaded when first needed, all work in threads."""
 
     @classmethod
-    def of(cls, models: Registry) -> Tokenizers:
+    def of(cls, models: Registry, share: ProcessorShare | None = None) -> Tokenizers:
         places = {model.name: model.checkpoint_dir for model in models}
-        return cls({name: place for name, place in places.items() if place is not None})
+        return cls({name: place for name, place in places.items() if place is not None}, share)
 
-    def __init__(self, checkpoints: Mapping[str, Path]) -> None:
+    def __init__(self, checkpoints: Mapping[str, Path], share: ProcessorShare | None = None) -> None:
         self._checkpoints = checkpoints
         self._loading: dict[Path | None, asyncio.Task[Loaded | None]] = {}
-        self._pool = FairPool("tokens to be counted", _AT_ONCE, _WAITING_EACH)
+        self._pool = FairPool("tokens to be counted", _AT_ONCE, _WAITING_EACH, share)
 
     async def count(self, tenant: str, model: str, text: str, most: int | None = None) -> int:
         """Of a long text a few too many rather than too few, as it is counted in parts.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from python_backend.wire.model_files import DECODER_TOKENS, DECODERS, is_reranker
 from router.core.embedding import EmbeddingLimits
 
 log = logging.getLogger(__name__)
 
 _ALLOWED = {"temperature": (0, 2), "top_p": (0, 1), "top_k": (0, 1_000_000), "repetition_penalty": (0.01, 10)}
-_CLASSIFIER = "ForSequenceClassification"
 # Of embedders and of rerankers: where the longest text is told.
 _MAX_TOKENS = (
     ("sentence_bert_config.json", "max_seq_length"),
@@ -67,15 +68,15 @@ def load_sampling_defaults(checkpoint_dir: Path) -> SamplingDefaults:
 def load_limits(checkpoint_dir: Path) -> EmbeddingLimits:
     """From the files that the model itself reads, and has refused where they make no sense."""
     config = _read(checkpoint_dir / "config.json")
-    is_reranker = any(str(each).endswith(_CLASSIFIER) for each in config.get("architectures") or ())
-    file, key = _MAX_TOKENS[is_reranker]
+    scores = is_reranker(checkpoint_dir, config)
+    file, key = _MAX_TOKENS[scores]
     positions, chosen = _positions(config), _read_if_there(checkpoint_dir / file).get(key)
-    prompts = {} if is_reranker else _read_if_there(checkpoint_dir / "config_sentence_transformers.json")
+    prompts = {} if scores else _read_if_there(checkpoint_dir / "config_sentence_transformers.json")
     return EmbeddingLimits(
-        dimensions=1 if is_reranker else config.get("hidden_size") or config["n_embd"],
+        dimensions=1 if scores else config.get("hidden_size") or config["n_embd"],
         vocabulary=config["vocab_size"],
         max_tokens=min(chosen, positions) if isinstance(chosen, int) and chosen > 2 else positions,
-        is_reranker=is_reranker,
+        is_reranker=scores,
         prompts={str(name): str(text) for name, text in (prompts.get("prompts") or {}).items()},
         default_prompt=prompts.get("default_prompt_name") or "",
     )
@@ -88,7 +89,8 @@ def _positions(config: dict[str, Any]) -> int:
     family = config.get("model_type")
     padding = int(config.get("pad_token_id", 1)) if family in ("roberta", "xlm-roberta") else 1
     skipped = padding + 1 if family in ("roberta", "xlm-roberta", "mpnet") else 0
-    return int(config["max_position_embeddings"]) - skipped
+    most = DECODER_TOKENS if family in DECODERS else math.inf
+    return int(min(config["max_position_embeddings"], most)) - skipped
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -40,14 +40,14 @@ class SingleCall:
         self.outstanding_tokens = 0
         self.lost_attempts = lost_attempts
         self._began_s = began_s
-        self._replica = replica
+        self.replica = replica
         self._tokens = tokens
         self._call: Call | None = None
         self._is_cut = False
 
     async def infer_once(self, request: Any, timeout_s: float | None = None) -> Any:
         """Raises GrpcError; TritonError where it was given up."""
-        replica = self._replica
+        replica = self.replica
         replica.began(self, self._tokens, self._began_s)
         call = self._call = replica.connection.begin_once(request, timeout_s)
         call.on_end(partial(replica.ended, self))
@@ -59,7 +59,7 @@ class SingleCall:
             raise
 
     async def ready(self, model: str) -> bool:
-        return await self._replica.connection.ready(model)
+        return await self.replica.connection.ready(model)
 
     def give_up(self, reason: str) -> None:
         self._is_cut = True
@@ -113,6 +113,7 @@ class FleetEmbedder:
     async def embed(self, call: EmbeddingCall, request_id: str, tenant: str) -> EmbeddingAnswer:
         async def make(connection: SingleCall) -> EmbeddingAnswer:
             answer = await TritonEmbedder(connection, self._entry).embed(call, request_id, tenant)
+            connection.replica.read(answer.tokens)
             if connection.lost_attempts:
                 return msgspec.structs.replace(answer, lost_attempts=connection.lost_attempts)
             return answer

@@ -52,6 +52,7 @@ class Replica:
         self.last_step_s = -inf  # when its engine was last known to have made another step
         self.report: EngineReport | None = None  # what its engine said of itself last, if it does
         self.reported_s = -inf
+        self.read_rows = self.read_tokens = 0  # of texts for embeddings, in all that it answered
         self.on_change: Callable[[], None] = lambda: None
         self._clock = clock
         self._is_loaded: bool | None = None  # not known before Triton was asked
@@ -128,6 +129,11 @@ class Replica:
         if work.outstanding_tokens:
             self.outstanding_tokens += tokens - work.outstanding_tokens
             work.outstanding_tokens = tokens
+
+    def read(self, tokens: list[int]) -> None:
+        """It has answered rows of so many tokens each."""
+        self.read_rows += len(tokens)
+        self.read_tokens += sum(tokens)
 
     def ended(self, work: Work) -> None:
         self._works.discard(work)

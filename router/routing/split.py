@@ -125,7 +125,7 @@ def is_shadowed(shadow: Shadow | None, salt: str, request_id: str, chosen: int) 
 class ModelSplit:
     """`standby` was stable before and stays loaded. While a rollout decides the weights it is named, with
     the step it is in, and its canary is the first arm; that gets copies of so many of the stable release's
-    requests in a second, too."""
+    requests in a second, too, and both are asked so many recorded prompts."""
 
     model: str
     arms: tuple[tuple[int, float], ...]
@@ -136,6 +136,7 @@ class ModelSplit:
     rollout_id: int | None = None
     step: int = 0
     mirror_per_s: float = 0.0
+    replay_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.split()  # refuses weights that are none
@@ -177,7 +178,7 @@ class ModelSplit:
         if standby == version:
             standby = None
         shadow = None if self.shadow and self.shadow.version == version else self.shadow
-        alone = replace(self, rollout_id=None, step=0, mirror_per_s=0.0)
+        alone = replace(self, rollout_id=None, step=0, mirror_per_s=0.0, replay_per_s=0.0)
         return replace(alone, arms=((version, 1.0),), standby=standby, shadow=shadow)
 
     def without(self, version: int) -> ModelSplit:
@@ -193,14 +194,20 @@ class ModelSplit:
         return self.arms[0][0] if self.rollout_id is not None and self.mirror_per_s else None
 
     def with_canary(
-        self, canary: int, weight: float, rollout_id: int, step: int, mirror_per_s: float = 0.0
+        self,
+        canary: int,
+        weight: float,
+        rollout_id: int,
+        step: int,
+        mirror_per_s: float = 0.0,
+        replay_per_s: float = 0.0,
     ) -> ModelSplit:
         """The canary in front: what grows takes keys from its neighbour, and gives none back."""
         arms = ((canary, weight), (self.stable, 1 - weight))
         shadow = None if self.shadow and self.shadow.version == canary else self.shadow
         standby = None if self.standby == canary else self.standby
-        begun = replace(self, rollout_id=rollout_id, step=step, mirror_per_s=mirror_per_s)
-        return replace(begun, arms=arms, shadow=shadow, standby=standby)
+        begun = replace(self, rollout_id=rollout_id, step=step, arms=arms, shadow=shadow, standby=standby)
+        return replace(begun, mirror_per_s=mirror_per_s, replay_per_s=replay_per_s)
 
     def to_json(self) -> str:
         return json.dumps(
@@ -213,6 +220,7 @@ class ModelSplit:
                 "rollout_id": self.rollout_id,
                 "step": self.step,
                 "mirror_per_s": self.mirror_per_s,
+                "replay_per_s": self.replay_per_s,
             }
         )
 
@@ -229,6 +237,7 @@ def split_from_json(model: str, text: str) -> ModelSplit:
         value["rollout_id"],
         value["step"],
         value.get("mirror_per_s", 0.0),  # not of 0.7
+        value.get("replay_per_s", 0.0),
     )
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from importlib import resources
+from functools import cache
+from pathlib import Path
 
 import sqlalchemy as sql
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
 # Any number that nothing else in the database uses.
 _ADVISORY_LOCK = 0x1F11_6871
+_SCRIPTS = Path(__file__).parent / "migrations"
+_PRESENT = sql.table("alembic_version", sql.column("version_num"))
 
 
 class SchemaError(Exception):
@@ -22,30 +21,40 @@ class SchemaError(Exception):
 
 def upgrade(engine: Engine, to: str = "head") -> None:
     """All or nothing; SQLite's write lock or an advisory lock keeps other routers waiting meanwhile."""
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    config = Config()
-    config.set_main_option("script_location", str(resources.files("router.store") / "migrations"))
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-        _refuse_newer(connection, ScriptDirectory.from_config(config))
-        config.attributes["connection"] = connection
-        command.upgrade(config, to)
+        present, newest = pending(connection)
+        if present != newest or to != "head":
+            _run_scripts(connection, to)
 
 
-def pending(connection: Connection) -> tuple[str | None, str | None]:
+def pending(connection: Connection) -> tuple[str | None, str]:
     """The schema that is there, None where there is none, and the one that this version makes of it."""
-    scripts = ScriptDirectory(str(resources.files("router.store") / "migrations"))
-    _refuse_newer(connection, scripts)
-    return MigrationContext.configure(connection).get_current_revision(), scripts.get_current_head()
-
-
-def _refuse_newer(connection: Connection, scripts: ScriptDirectory) -> None:
-    known = {script.revision for script in scripts.walk_revisions()}
-    present = set(MigrationContext.configure(connection).get_current_heads())
-    if stranger := present - known:
-        newest = scripts.get_current_head()
+    is_there = sql.inspect(connection).has_table(_PRESENT.name)
+    present: str | None = connection.scalar(sql.select(_PRESENT.c.version_num)) if is_there else None
+    known = revisions()
+    if present is not None and present not in known:
         raise SchemaError(
-            f"the store has schema {', '.join(sorted(stranger))}, which a newer version of Inflight wrote; "
-            f"this version knows schemas up to {newest}: start the newer one, or restore an older backup"
+            f"the store has schema {present}, which a newer version of Inflight wrote; "
+            f"this version knows schemas up to {known[-1]}: start the newer one, or restore an older backup"
         )
+    return present, known[-1]
+
+
+@cache
+def revisions() -> tuple[str, ...]:
+    """All that this version knows, the newest last, by the names of their files."""
+    return tuple(sorted(path.name[1:5] for path in (_SCRIPTS / "versions").glob("r????_*.py")))
+
+
+def _run_scripts(connection: Connection, to: str) -> None:
+    # Imported here: Alembic takes as long to import as the rest of the store, and few starts need it.
+    from alembic import command
+    from alembic.config import Config
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, to)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+_VERSION = version("inflight")  # read from disk, once
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _LONG_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 # Stages of models that answer within milliseconds are shorter than those.
@@ -111,7 +112,7 @@ class Metrics:
         self.admission = AdmissionCounters(registry)
         self.shadows = ShadowMetrics(registry)
         prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
-            {"version": version("inflight")}
+            {"version": _VERSION}
         )
         self._looked_up: list[LookedUp] = []
         self._rendering = asyncio.Lock()

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 _SWEEP_S = 3_600.0
 _MAX_WAITING_CHARS = 16 << 20
-_PATTERN = "*/prompts-*.jsonl"
+PATTERN = "*/prompts-*.jsonl"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ class PromptLog:
             file.write(_line(entry))
 
     def _delete_old(self) -> None:
-        for path in self._directory.glob(_PATTERN):
+        for path in self._directory.glob(PATTERN):
             if is_too_old(path.name, self._clock(), self._keep_days):
                 path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""What comes of shadowed requests, as metrics."""
+"""What comes of shadowed requests and of recorded prompts, as metrics."""
 
 from __future__ import annotations
 
@@ -36,6 +36,17 @@ class ShadowMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+
+        self._replays = Counter(
+            "inflight_replayed_prompts",
+            "Of recorded prompts, asked of both releases: compared, failed by the canary, or skipped "
+            "because one of them cannot take it.",
+            ("outcome", *_RELEASE),
+            registry=registry,
+        )
+
+    def replayed(self, outcome: str, model: str, release: str) -> None:
+        self._replays.labels(outcome, model, release).inc()
 
     def ended(self, outcome: str, model: str, release: str) -> None:
         self._answers.labels(outcome, model, release).inc()

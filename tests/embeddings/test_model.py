@@ -112,7 +112,7 @@ def test_unit_length_leaves_zeros_alone() -> None:
 @pytest.mark.parametrize(
     ("file", "change", "said"),
     [
-        ("config.json", {"model_type": "llama"}, "model_type is 'llama'; encoders are bert, roberta, xlm-"),
+        ("config.json", {"model_type": "gpt2"}, "model_type is 'gpt2'; encoders are bert, roberta, xlm-"),
         ("config.json", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ("config.json", {"num_hidden_layers": None}, "does not describe a model of the type bert"),
         ("config.json", {"num_attention_heads": 7}, "7 heads do not share 384"),

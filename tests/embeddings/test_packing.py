@@ -19,8 +19,8 @@ def test_slices_contain_every_text_once_and_stay_small(lengths: list[int], threa
         assert max(used) == piece.width
         assert piece.places <= max(SLICE_PLACES * threads, piece.width)
         assert sum(used) >= 0.9 * piece.places - 1, "little is computed for nothing"
-        for row in piece.rows:
-            assert len(row) == 1 or piece.width <= max(WIDEST_SHARED, lengths[row[0]])
+        for row, filled in zip(piece.rows, used, strict=True):
+            assert len(row) == 1 or filled <= max(WIDEST_SHARED, lengths[row[0]])
 
 
 def test_texts_of_one_length_have_rows_of_their_own() -> None:

@@ -11,7 +11,7 @@ import torch
 from python_backend.embeddings.cuda.encoder import TorchEncoder
 from python_backend.embeddings.description import read_description
 from python_backend.embeddings.families import family_of
-from python_backend.embeddings.model import EmbeddingModel
+from python_backend.embeddings.model import EmbeddingModel, head_of
 from python_backend.embeddings.word_pieces import Tokens
 from python_backend.engine.checkpoint import Checkpoint
 from tests.embeddings.test_families import FAMILIES, PAIRS, SENTENCES, write_model
@@ -21,8 +21,7 @@ def in_torch(directory: Path, like: EmbeddingModel, dtype: torch.dtype = torch.f
     description, store = read_description(directory), Checkpoint(directory)
     family = family_of(store.config)
     read = family.reader(store)
-    head = family.head(read) if description.is_reranker else None
-    encoder = TorchEncoder(family.encoder(read), head, "cpu", dtype)
+    encoder = TorchEncoder(family.encoder(read), head_of(family, read, description), "cpu", dtype)
     return EmbeddingModel(encoder, description, like.word_pieces, 512)
 
 

@@ -28,6 +28,15 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"uvloop": uvloop.new_event_loop}
 
 
+@pytest.fixture(scope="package", autouse=True)
+def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Clients of tests read no certificates from this machine, which takes most of the time to make one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SSL_CERT_FILE", raising=False)
+        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
+        yield
+
+
 @pytest.fixture
 async def router() -> AsyncIterator[RunningRouter]:
     async with running_router() as running:

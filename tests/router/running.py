@@ -55,6 +55,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 TOKENIZER = TokenizerFile((AddedToken("<user>", special=True), AddedToken("</user>", special=True)))
+COMPILED = ChatTemplate(TEMPLATE, None, TOKENIZER)  # for every router that a test starts
 MODEL = "tiny"
 BARE_MODEL = "no-template"
 EMBEDDER = "tiny-vectors"
@@ -166,9 +167,7 @@ async def running_router(
     metrics = Metrics()
     registry = Registry(
         [
-            ServedModel(
-                MODEL, pipeline, ChatTemplate(TEMPLATE, None, TOKENIZER), checkpoint_dir=checkpoint_dir
-            ),
+            ServedModel(MODEL, pipeline, COMPILED, checkpoint_dir=checkpoint_dir),
             ServedModel(BARE_MODEL, pipeline, None),
         ],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
@@ -227,6 +226,7 @@ async def running_router(
             finally:
                 await listener.close()
                 await shadows.close()
+                await parts.documents.close()
                 store.close()
 
 

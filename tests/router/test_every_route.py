@@ -94,7 +94,9 @@ async def test_a_caller_without_requests_left_is_refused_by_every_route_before_a
     monkeypatch.setattr(permit, "_ADMINISTRATION", Limits(requests_per_min=0))
     work.clear()
     answered = set()
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+    ) as client:
         for route in every_route(kserve):
             response = await ask(client, route, key)
             if response.status_code != 429:
@@ -113,7 +115,9 @@ async def test_a_key_without_the_scope_is_refused_by_every_route_before_any_work
     for_files = await kserve.router.new_key(tenant, frozenset({Scope.FILES}))
     work.clear()
     answered = set()
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+    ) as client:
         for route in every_route(kserve):
             key = for_files if route.scope is Scope.INFERENCE else for_inference
             if (await ask(client, route, key)).status_code != 403:
@@ -126,7 +130,9 @@ async def test_administration_works_on_for_who_has_used_up_all_other_requests(ks
     tenant = await kserve.router.new_tenant(limits=Limits(requests_per_min=0))
     key = await kserve.router.new_key(tenant, frozenset(Scope), Role.OWNER)
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+    ) as client:
         assert (await client.get(f"/admin/tenants/{tenant}/keys", headers=headers)).status_code == 200
         assert (await client.get("/v1/models", headers=headers)).status_code == 429
 

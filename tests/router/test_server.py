@@ -49,7 +49,9 @@ async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
     try:
         async with (
             started_router(settings) as started,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{started.port}", trust_env=False) as http,
+            httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{started.port}", trust_env=False, verify=False
+            ) as http,
         ):
             yield RouterProcess(started.process, http, triton, started.log)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents import readers
 from router.core.tenant import Limits
@@ -21,10 +23,12 @@ from tests.router.running import MODEL, RunningRouter
 # Stands for a PDF that takes as long as it may.
 SLOW = b"%PDF- slow"
 READER = """
-import sys, time
-if b"slow" in sys.stdin.buffer.read():
-    time.sleep(60)
-print('{"text": "A page"}')
+import struct, sys, time
+while head := sys.stdin.buffer.read(9):
+    if b"slow" in sys.stdin.buffer.read(struct.unpack(">cQ", head)[1]):
+        time.sleep(60)
+    sys.stdout.buffer.write(struct.pack(">?dQ", True, 0.0, 6) + b"A page")
+    sys.stdout.buffer.flush()
 """
 
 
@@ -95,6 +99,22 @@ async def test_who_is_cancelled_while_waiting_takes_no_turn() -> None:
         gone.cancel()
         await asyncio.wait([gone])
     assert await last == "last"
+
+
+async def test_who_has_worked_for_longer_than_its_share_rests_and_others_do_not() -> None:
+    share = ProcessorShare(0.2, free_s=0.0)
+    pool = FairPool("a test", places=2, waiting_each=2, share=share)
+
+    def work() -> None:
+        end_s = time.thread_time() + 0.02
+        while time.thread_time() < end_s:
+            pass
+
+    await pool.run("greedy", work)
+    ended_s = time.monotonic()
+    again = asyncio.create_task(pool.run("greedy", time.monotonic))
+    await pool.run("other", work)
+    assert await again - ended_s >= 0.02 * 3  # of the four fifths, less what passed until it was charged
 
 
 async def test_a_client_that_leaves_ends_the_work_for_it() -> None:

@@ -42,7 +42,7 @@ def _wait_until_ready(url: str) -> None:
     deadline_s = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline_s:
         try:
-            if httpx.get(url, trust_env=False).status_code == 200:
+            if httpx.get(url, trust_env=False, verify=False).status_code == 200:
                 return
         except httpx.ConnectError:
             pass

@@ -78,7 +78,12 @@ class Fortress:
     def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=4000, max_keepalive_connections=100)
         return httpx.AsyncClient(
-            base_url=self.stack.url, headers=self.headers, timeout=60, limits=limits, trust_env=False
+            base_url=self.stack.url,
+            headers=self.headers,
+            timeout=60,
+            limits=limits,
+            trust_env=False,
+            verify=False,
         )
 
     def completion(self, tokens: int, **fields: object) -> dict[str, object]:

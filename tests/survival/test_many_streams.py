@@ -104,7 +104,7 @@ async def held_router(folder: Path) -> AsyncIterator[HeldRouter]:
 
 
 async def until_live(port: int) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False) as http:
         for _ in range(300):
             try:
                 if (await http.get("/health/live")).status_code == 200:

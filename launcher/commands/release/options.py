@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.commands.option_values import WEEK_S, duration_s, one_of
 from router.control.releases.json_answers import fault_of_schema
-from router.control.releases.plan import MOST_MIRRORED_PER_S, OnTimeout, Plan, Tolerance
+from router.control.releases.plan import (
+    MOST_MIRRORED_PER_S,
+    MOST_REPLAYED_PER_S,
+    OnTimeout,
+    Plan,
+    Tolerance,
+)
 from router.control.releases.records import GOLDEN_CHECKS, MOST_GOLDEN_TOKENS, GoldenPrompt
 from router.core.manifest import read_version
 from router.routing.split import Shadow
@@ -70,6 +76,7 @@ class PlanOptions:
     min_shadow_answers: int | None = None
     is_rehearsed: bool = True
     mirror: str | None = None
+    replay: str | None = None
 
 
 def plan(typed: PlanOptions, usual: Tolerance = _USUAL) -> Plan:
@@ -93,7 +100,9 @@ def plan(typed: PlanOptions, usual: Tolerance = _USUAL) -> Plan:
     if typed.min_likeness is not None:
         chosen["min_likeness"] = min_likeness(typed.min_likeness)
     if typed.mirror is not None:
-        chosen["mirror_per_s"] = mirror_per_s(typed.mirror)
+        chosen["mirror_per_s"] = per_s("--mirror", typed.mirror, MOST_MIRRORED_PER_S)
+    if typed.replay is not None:
+        chosen["replay_per_s"] = per_s("--replay", typed.replay, MOST_REPLAYED_PER_S)
     if typed.min_shadow_answers is not None:
         chosen["min_shadow_answers"] = typed.min_shadow_answers
     return Plan(**chosen)
@@ -110,18 +119,16 @@ def accept_slower(text: str) -> float:
     return ratio
 
 
-def mirror_per_s(text: str) -> float:
+def per_s(option: str, text: str, most: float) -> float:
     """2/s, or 0.5/s."""
     number, slash, unit = text.strip().partition("/")
     try:
-        per_s = float(number) if (slash, unit) == ("/", "s") else math.nan
+        rate = float(number) if (slash, unit) == ("/", "s") else math.nan
     except ValueError:
-        per_s = math.nan
-    if not 0 < per_s <= MOST_MIRRORED_PER_S:
-        raise ValueError(
-            f"--mirror {text!r}; allowed: above 0/s, up to {MOST_MIRRORED_PER_S}/s, for instance 1/s"
-        )
-    return per_s
+        rate = math.nan
+    if not 0 < rate <= most:
+        raise ValueError(f"{option} {text!r}; allowed: above 0/s, up to {most}/s, for instance 1/s")
+    return rate
 
 
 def min_likeness(text: str) -> float:

@@ -64,6 +64,7 @@ class ArmStatus:
     role: str
     requests: int
     copies: int
+    replays: int
     step_requests: int
     error_rate: float
     refusal_rate: float
@@ -243,6 +244,7 @@ def _arm(version: int, role: str, rollout: Rollout, figures: Sequence[ArmFigures
         role,
         requests=sum(each.met for each in every),
         copies=sum(each.copies for each in every),
+        replays=sum(each.replays for each in every),
         step_requests=sum(each.errors.total for each in now),
         error_rate=_rate(each.errors for each in every),
         refusal_rate=_rate(each.refusals for each in every),

@@ -136,13 +136,18 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
     gates = [each for each in rollout.figures.get("gates", ()) if each.get("shown") not in (None, _NOTHING)]
     if gates:
         parts += [Text(""), _gates(gates)]
-    if copies := sum(arm.copies for arm in status.arms):
-        parts.append(
-            Text(f"and {copies:,} copies of requests to the stable release, which count in the checks")
-        )
+    parts += map(Text, _copies(status))
     if status.expectation is not None:
         parts.append(Text(status.expectation.sentence))
     return [*parts, Text(f"now: {rollout.reason}")]
+
+
+def _copies(status: RolloutStatus) -> list[str]:
+    copies, replays = (sum(arm.copies - arm.replays for arm in status.arms), status.arms[-1].replays)
+    found = [f"{copies:,} copies of requests to the stable release"] if copies else []
+    if status.rollout.plan.replay_per_s:
+        found.append(f"{replays:,} recorded prompts asked of both releases while nobody else asked")
+    return [f"and {', '.join(found)}, which count in the checks"] if found else []
 
 
 def _gates(gates: Sequence[Mapping[str, Any]]) -> Table:

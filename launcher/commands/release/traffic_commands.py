@@ -125,6 +125,14 @@ def canary(
             "pays for the copies; their times and failures count.",
         ),
     ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Such as 1/s: while nobody else asks, ask both releases so many prompts of the prompt log "
+            "again, at most. Nobody sees the answers; their times and failures count.",
+        ),
+    ] = None,
     no_rehearsal: Annotated[
         bool,
         typer.Option(
@@ -143,6 +151,7 @@ def canary(
     with open_installation(data_dir, config) as ours:
         from launcher.commands.release import options
         from launcher.commands.release.expectation import expectation
+        from router.control.releases.plan import NO_PROMPT_LOG
 
         model, version = release_named(release)
         plan = options.plan(
@@ -158,9 +167,12 @@ def canary(
                 min_shadow_answers,
                 not no_rehearsal,
                 mirror,
+                replay,
             ),
             ours.releases.tolerance_of(model),
         )
+        if plan.replay_per_s and not ours.settings.router.get("prompt_log_dir"):
+            raise ValueError(f"--replay: {NO_PROMPT_LOG}")
         begun = ours.releases.begin_rollout(model, version, plan, options.golden_prompts(golden))
         shares = ", ".join(map(_percent, begun.plan.weights))
         print(f"{release} is rolled out against {model}@{begun.stable}, in steps of {shares}.")

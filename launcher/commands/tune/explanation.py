@@ -79,7 +79,9 @@ def _cost(detail: dict[str, Any]) -> str:
     cost = detail.get("cost")
     if cost is None:
         return ""
-    takes = f" A batch of n rows takes {cost['base_ms']:.3g} + {cost['row_ms']:.3g} n ms"
+    token_ms = cost.get("token_ms", 0.0)  # what was decided by a version before this has none
+    of_tokens = f" + {token_ms:.3g} ms for each token" if token_ms else ""
+    takes = f" A batch of n rows takes {cost['base_ms']:.3g} + {cost['row_ms']:.3g} n ms{of_tokens}"
     if cost["is_frozen"]:
         return f"{takes}: the last good cost, for predictions are {cost['error']:.0%} off now."
     return f"{takes}: learned from {cost['batches']:,} batches, {cost['error']:.0%} off on average."

@@ -14,15 +14,13 @@ from launcher.packaging.models.fingerprint import TOKENIZER, WEIGHTS, find
 from launcher.packaging.releases.checks import count_weights, read_json, weights_files
 from launcher.packaging.repository import CONFIG
 from python_backend.gguf.header import read_header
+from python_backend.wire.model_files import is_embedding_model
 from router.core.manifest import Kind
 
 if TYPE_CHECKING:
     from launcher.bundle import Bundled
     from launcher.packaging.models.checkpoint import Checkpoint
     from launcher.progress import Progress
-
-_OF_SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json")
-_ENCODERS = ("bert", "roberta", "xlm-roberta", "mpnet", "modernbert", "nomic_bert")
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,8 @@ def kind_at(path: str) -> Kind:
             f"{path!r} {what}; a release is made from a known model ({known}), a Hugging Face checkpoint "
             "directory, a .gguf file, or a directory with a Triton model's config.pbtxt"
         )
-    is_encoder = read_json(place / "config.json").get("model_type") in _ENCODERS
-    if is_encoder or any((place / name).is_file() for name in _OF_SENTENCE_TRANSFORMERS):
-        return Kind.EMBEDDINGS
-    return Kind.TEXT
+    config = read_json(place / "config.json")
+    return Kind.EMBEDDINGS if is_embedding_model(place.resolve(), config) else Kind.TEXT
 
 
 def find_checkpoint(

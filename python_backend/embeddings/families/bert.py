@@ -57,13 +57,13 @@ def _layer(read: Reader, name: str) -> Layer:
 def pooler_head(read: Reader) -> Head:
     hidden = read.shape.hidden
     dense = read.linear("pooler.dense", hidden, hidden)
-    return Head(dense, "tanh", None, read.beside().linear("classifier", hidden, 1))
+    return Head(read.beside().linear("classifier", hidden, 1), dense, "tanh")
 
 
 def dense_head(read: Reader) -> Head:
     hidden, beside = read.shape.hidden, read.beside()
     dense = beside.linear("classifier.dense", hidden, hidden)
-    return Head(dense, "tanh", None, beside.linear("classifier.out_proj", hidden, 1))
+    return Head(beside.linear("classifier.out_proj", hidden, 1), dense, "tanh")
 
 
 BERT = Family(_bert_shape, WORDS, ("bert.",), _bert, pooler_head)

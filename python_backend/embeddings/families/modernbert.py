@@ -7,7 +7,6 @@ from python_backend.embeddings.families.reader import (
     Reader,
     Values,
     require,
-    rope_theta,
     usual_shape,
 )
 from python_backend.embeddings.layers import Encoder, Head, Layer, Shape
@@ -57,7 +56,7 @@ def _layer(read: Reader, index: int) -> Layer:
         read.linear(f"{name}mlp.Wo", wide, hidden, of_mlp),
         read.norm(f"{name}mlp_norm", of_norms),
         is_gated=True,
-        rope_theta=rope_theta(rope, float(config.get(old_key, default))),
+        rope=read.rope(rope, float(config.get(old_key, default))),
         window=int(config.get("local_attention", 128)) // 2 if kind == _LOCAL else None,
     )
 
@@ -72,7 +71,7 @@ def _head(read: Reader) -> Head:
     config, hidden, beside = read.config, read.shape.hidden, read.beside()
     dense = beside.linear("head.dense", hidden, hidden, bool(config.get("classifier_bias", False)))
     norm = beside.norm("head.norm", bool(config.get("norm_bias", False)))
-    return Head(dense, "gelu", norm, beside.linear("classifier", hidden, 1))
+    return Head(beside.linear("classifier", hidden, 1), dense, "gelu", norm)
 
 
 MODERNBERT = Family(_shape, _WORDS, ("model.",), _modernbert, _head)

@@ -8,7 +8,6 @@ from python_backend.embeddings.families.reader import (
     Reader,
     Values,
     require,
-    rope_theta,
     usual_shape,
 )
 from python_backend.embeddings.layers import Encoder, Layer, Shape
@@ -72,7 +71,7 @@ def _layer(read: Reader, name: str) -> Layer:
         read.linear(f"{name}mlp.fc2", wide, hidden, of_down),
         read.norm(f"{name}norm2"),
         is_gated=True,
-        rope_theta=rope_theta(config.get("rope_parameters") or {}, default),
+        rope=read.rope(config.get("rope_parameters") or {}, default),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from python_backend.embeddings.layers import Encoder, Floats, Head, Linear, Norm, Shape
+from python_backend.embeddings.layers import Encoder, Floats, Head, Linear, Norm, Rope, Shape
 from python_backend.engine.checkpoint import TensorStore, unusable
 
 Values = Mapping[str, Any]
@@ -51,6 +51,11 @@ class Reader:
         weight = np.concatenate([part.weight for part in parts], axis=1)
         return Linear(weight, np.concatenate(biases) if biases else None)
 
+    def rope(self, values: Values, default_theta: float) -> Rope:
+        """Of one entry of `rope_parameters`."""
+        require(values, rope_type="default")
+        return Rope.of(float(values.get("rope_theta", default_theta)), self.shape.head_size)
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -90,9 +95,3 @@ def usual_shape(values: Values, family: str, positions: int, **more: Any) -> Sha
         positions,
         **more,
     )
-
-
-def rope_theta(values: Values, default: float) -> float:
-    """Of one entry of `rope_parameters`."""
-    require(values, rope_type="default")
-    return float(values.get("rope_theta", default))

@@ -7,9 +7,9 @@ import logging
 from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.engine import Engine
-from python_backend.engine.host.cores import processor
 from python_backend.engine.host.device import choose_device
 from python_backend.engine.report import LoadingProgress, ignore_progress
+from python_backend.host.cores import processor
 from python_backend.wire.parameters import EngineParameters
 
 _log = logging.getLogger("inflight.engine")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +20,7 @@ _ANSWER_TOKENS = 1024
 _ANSWER_SHARE = 4
 # A tokenizer gives no more tokens than a text has bytes, but for a few that it adds by itself.
 _SPECIAL_TOKENS = 8
+_LONG_CHARACTERS = 32_768
 # How much less is tried when the engine refuses without a number.
 _LESS = 0.75
 
@@ -80,7 +81,7 @@ class Cutter:
         model: ServedModel,
         past: Past,
         max_output_tokens: int | None,
-        render: Callable[[Sequence[Item]], str],
+        render: Callable[[Sequence[Item]], Awaitable[str]],
         room_tokens: int | None = None,
     ) -> Cut:
         """`render` makes the prompt; sizes of items are a first guess, that of the prompt decides."""
@@ -89,10 +90,11 @@ class Cutter:
         room = room if room_tokens is None else min(room, room_tokens)
         everything = [*past.history, *past.new]
         if sum(len(item.size_text) for item in everything) <= room:
-            prompt = render(everything)
+            prompt = await render(everything)
             if len(prompt.encode()) + _SPECIAL_TOKENS <= room:
                 return Cut(prompt, everything, past.new)
         await self._check_new(model, past.new, room, context)
+        past = Past(past.history, await self._fitting(tenant, model, past.new, room))
         items = await self._counted(tenant, model.name, past, room)
         history, new = items[: len(past.history)], items[len(past.history) :]
         pairs = zip(history, past.history, strict=True)
@@ -102,7 +104,7 @@ class Cutter:
         while True:
             window = fit(entries, budget)
             shown = [items[index] for index in window.kept]
-            prompt = render(shown)
+            prompt = await render(shown)
             tokens = await self._tokenizers.count(tenant, model.name, prompt, room)
             if tokens <= room:
                 return Cut(prompt, shown, new, tokens, counted)
@@ -129,6 +131,20 @@ class Cutter:
         characters = sum(len(item.size_text) for item in items)
         if characters > room and (least := await self._tokenizers.least(model.name, characters)) > room:
             raise _too_long(least, room, context)
+
+    async def _fitting(
+        self, tenant: str, model: ServedModel, new: Sequence[Item], room: int
+    ) -> Sequence[Item]:
+        """Refuses a long text that does not fit even alone, before a prompt is made of it."""
+        fitting = []
+        for item in new:
+            if item.role == "user" and len(item.size_text) > _LONG_CHARACTERS:
+                tokens = await self._tokenizers.count(tenant, model.name, item.size_text, room)
+                if tokens > room:
+                    raise _too_long(tokens, room, self._contexts.of(model))
+                item = msgspec.structs.replace(item, tokens=tokens, counted_by=model.name)
+            fitting.append(item)
+        return fitting
 
     async def _counted(self, tenant: str, model: str, past: Past, room: int) -> list[Item]:
         """First what must stay, then the past from its end; what is too old to be shown is only estimated."""

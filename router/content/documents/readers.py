@@ -1,28 +1,25 @@
-"""Reads tables and PDFs within limits, PDFs in a process that cannot hurt this one."""
+"""Has documents read within limits, by programs that cannot hurt this one and give way to it."""
 
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 import math
 import os
-import re
+import signal
 import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from python_backend.wire.errors import InflightError
-from router.request.decoding import invalid
+from python_backend.sharing.processor_share import ProcessorShare
+from router.content.documents.document_program import ANSWER, DOCUMENT, Unreadable
 from router.request.fair_pool import FairPool
 
-_DELIMITERS = ",;\t|"
-_QUOTED = re.compile(r'"[^"]*"?')
-_PROGRAM = Path(__file__).with_name("pdf_program.py")
+_PROGRAM = Path(__file__).with_name("document_program.py")
 _AT_ONCE = 2
-_WAITING_EACH = 8
+_START_S = 0.4  # what a new program takes of a processor, about
 _ENVIRONMENT = ("LD_LIBRARY_PATH",)  # where the interpreter may have its own libraries
 
 
@@ -41,78 +38,75 @@ class DocumentLimits:
     pdf_memory_bytes: int = 512 << 20
 
 
-class Unreadable(Exception):
-    """A file that cannot be used; the message says why, and what could be."""
+class DocumentReader:
+    """A few programs that stay, one for each tenant at a time; whoever leaves has its own stopped."""
 
-
-def refusal(where: str, name: str, reason: str) -> InflightError:
-    return invalid(f"{where}: the file '{name}' {reason}", where)
-
-
-def render_table(text: str) -> str:
-    """A Markdown table: the first row is its head, every row is there as it is, however many cells it has."""
-    try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text)) if row]
-    except csv.Error as error:
-        raise Unreadable(f"is not a table of comma-separated values: {error}") from None
-    if not rows:
-        raise Unreadable("is a table without any row")
-    head, *body = map(_line, rows)
-    rule = "|" + " --- |" * len(rows[0])
-    return "\n".join([head, rule, *body])
-
-
-def _delimiter(text: str) -> str:
-    """The likeliest: the one that the first line has most of outside of quotes."""
-    first = _QUOTED.sub("", text.lstrip()).partition("\n")[0]
-    return max(_DELIMITERS, key=first.count)
-
-
-def _line(row: list[str]) -> str:
-    return "| " + " | ".join(_cell(cell) for cell in row) + " |"
-
-
-def _cell(cell: str) -> str:
-    return " ".join(cell.split()).replace("|", "\\|")
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    text: str | None = None
-    reason: str = ""
-
-
-class PdfReader:
-    """A process a file, one for each tenant and two in all; whoever leaves has it stopped."""
-
-    def __init__(self, limits: DocumentLimits) -> None:
+    def __init__(
+        self, what: str, waiting_each: int, limits: DocumentLimits, share: ProcessorShare | None = None
+    ) -> None:
         self._limits = limits
-        self._pool = FairPool("PDFs to be read", _AT_ONCE, _WAITING_EACH)
+        self._pool = FairPool(what, _AT_ONCE, waiting_each, share)
+        self._idle: list[Process] = []
 
-    async def read(self, tenant: str, data: bytes) -> str:
+    async def read(self, tenant: str, kind: bytes, data: bytes) -> str:
+        """The text; raises Unreadable, and RATE_LIMITED where too many of this tenant wait already."""
         async with self._pool.turn(tenant):
-            answer = await self._ask(data)
-        if answer.text is None:
-            raise Unreadable(answer.reason)
-        return answer.text
+            return await self._read(tenant, kind, data)
 
-    async def _ask(self, data: bytes) -> _Answer:
+    async def close(self) -> None:
+        while self._idle:
+            await _end(self._idle.pop())
+
+    async def _read(self, tenant: str, kind: bytes, data: bytes) -> str:
+        program = await self._program()
+        began_s, took_s = time.monotonic(), None
+        try:
+            is_text, took_s, answer = await asyncio.wait_for(
+                _ask(program, kind, data), self._limits.pdf_time_s
+            )
+        except asyncio.TimeoutError:
+            raise Unreadable(f"takes more than {self._limits.pdf_time_s:g} s to be read") from None
+        except (OSError, asyncio.IncompleteReadError):
+            raise Unreadable("needs too much memory or time to be read") from None
+        finally:
+            if took_s is None:
+                self._pool.charge(tenant, time.monotonic() - began_s + _START_S)
+                await _end(program)
+            else:
+                self._pool.charge(tenant, took_s)
+                self._idle.append(program)
+        if not is_text:
+            raise Unreadable(answer)
+        return answer
+
+    async def _program(self) -> Process:
+        while self._idle:
+            if (program := self._idle.pop()).returncode is None:
+                return program
         limits = self._limits
         # Isolated: what lies in the working directory, or in the environment, is not imported.
-        program = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             sys.executable, "-I", str(_PROGRAM),
             str(limits.max_pdf_pages), str(limits.max_characters), str(limits.pdf_memory_bytes),
             str(math.ceil(limits.pdf_time_s)),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True,
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         )  # fmt: skip
-        try:
-            written, _ = await asyncio.wait_for(program.communicate(data), limits.pdf_time_s)
-        except asyncio.TimeoutError:
-            return _Answer(reason=f"takes more than {limits.pdf_time_s:g} s to be read")
-        finally:
-            if program.returncode is None:
-                program.kill()
-                await program.wait()
-        if program.returncode:
-            return _Answer(reason="needs too much memory or time to be read")
-        return msgspec.json.decode(written, type=_Answer)
+
+
+async def _ask(program: Process, kind: bytes, data: bytes) -> tuple[bool, float, str]:
+    assert program.stdin is not None
+    assert program.stdout is not None
+    program.stdin.write(DOCUMENT.pack(kind, len(data)))
+    program.stdin.write(data)
+    await program.stdin.drain()
+    is_text, took_s, size = ANSWER.unpack(await program.stdout.readexactly(ANSWER.size))
+    return is_text, took_s, (await program.stdout.readexactly(size)).decode()
+
+
+async def _end(program: Process) -> None:
+    """With the child that reads for it, which is of the same group."""
+    if program.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+    await program.wait()

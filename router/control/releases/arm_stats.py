@@ -38,6 +38,7 @@ class Sample:
     late_between: bool | None = None
     is_mirrored: bool = False  # one of a pair: a request of the stable release, or the canary's copy of it
     original: Sample | None = None  # of which it is a copy, that nobody saw
+    is_replayed: bool = False  # one of a pair that nobody asked for: a recorded prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class ArmStats:
     # Of copies: how many times as long as their originals. Both had the other beside them, and requests that
     # are not mirrored had not: those are compared with each other alone.
     mirrored: Timed = field(default_factory=Timed)
-    copies: int = 0  # of its requests
+    copies: int = 0  # of its requests, replays among them
+    replays: int = 0
 
     @property
     def met(self) -> int:
@@ -77,18 +79,18 @@ class ArmStats:
     def with_all(self, samples: Iterable[Sample]) -> ArmStats:
         every = list(samples)
         good = [each for each in every if not each.failed]
-        alone, paired = (
-            _logs_of([each for each in good if each.is_mirrored is mirrored]) for mirrored in (False, True)
-        )
+        alone = [Stretches().with_all(logs) for logs in _logs_of(good, is_mirrored=False)]
+        paired = [_spread(logs) for logs in _logs_of(good, is_mirrored=True)]
         seen = ArmStats(
             Proportion(len(every) - len(good), len(every)),
             _share(each.refused for each in good),
-            *(_spread(one + other) for one, other in zip(alone, paired, strict=True)),
-            Timed(*(Stretches().with_all(logs) for logs in alone)),
+            *(merge_spreads(one.whole, other) for one, other in zip(alone, paired, strict=True)),
+            Timed(*alone),
             _share(each.late_first for each in good),
             _share(each.late_between for each in good),
             _ratios([(each, each.original) for each in good if each.original is not None]),
-            sum(each.original is not None for each in every),
+            sum(each.original is not None or each.is_replayed for each in every),
+            sum(each.is_replayed for each in every),
         )
         return merge_stats(self, seen)
 
@@ -96,8 +98,9 @@ class ArmStats:
 Log = tuple[float, float, float]
 
 
-def _logs_of(samples: Sequence[Sample]) -> tuple[list[Log], list[Log], list[Log]]:
+def _logs_of(every: Iterable[Sample], *, is_mirrored: bool) -> tuple[list[Log], list[Log], list[Log]]:
     """Of times to the first token, times between tokens, and lengths."""
+    samples = [each for each in every if each.is_mirrored is is_mirrored]
     return (
         _logs((each.at_s, each.first_token_s, each.prompt_tokens) for each in samples),
         _logs(
@@ -151,6 +154,7 @@ def merge_stats(one: ArmStats, other: ArmStats) -> ArmStats:
         merge_proportions(one.late_between, other.late_between),
         _merge_timed(one.mirrored, other.mirrored),
         one.copies + other.copies,
+        one.replays + other.replays,
     )
 
 
@@ -181,6 +185,7 @@ def stats_to_json(stats: ArmStats) -> str:
     named["timed"] = _timed_to_json(stats.timed)
     if stats.copies or stats.mirrored != Timed():
         named |= {"mirrored": _timed_to_json(stats.mirrored), "copies": stats.copies}
+        named |= {"replays": stats.replays} if stats.replays else {}
     return json.dumps(named, separators=(",", ":"))
 
 
@@ -204,7 +209,8 @@ def stats_from_json(text: str) -> ArmStats:
     found: dict[str, Any] = {name: Proportion(**value[name]) for name in _PROPORTIONS if name in value}
     found |= {name: Spread(**value[name]) for name in _SPREADS}
     timed, mirrored = (_timed_from_json(value.get(name, {})) for name in ("timed", "mirrored"))
-    return ArmStats(**found, timed=timed, mirrored=mirrored, copies=value.get("copies", 0))
+    copies, replays = (value.get(name, 0) for name in ("copies", "replays"))
+    return ArmStats(**found, timed=timed, mirrored=mirrored, copies=copies, replays=replays)
 
 
 def _timed_from_json(value: dict[str, Any]) -> Timed:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from router.control.releases.own_prompt import Answer
+    from router.control.releases.replay import ReplayAnswers
     from router.core.answer_text import AnswerTimes
     from router.core.record import Record
     from router.request.answer import Job
@@ -159,6 +161,12 @@ class ArmRecorder(Recorder):
         sample = copy_sample(original, times, error is not None)
         self._arm(ArmKey(rollout_id, step, version)).add(sample, self._clock())
 
+    def replayed(self, rollout: tuple[int, int], versions: tuple[int, int], answers: ReplayAnswers) -> None:
+        """For each recorded prompt that both releases were asked, with the canary's answer first."""
+        now_s = self._clock()
+        for version, sample in zip(versions, replay_samples(answers, now_s), strict=True):
+            self._arm(ArmKey(*rollout, version)).add(sample, now_s)
+
     def _arm(self, key: ArmKey) -> Arm:
         arm = self._arms.get(key)
         if arm is None:
@@ -242,6 +250,29 @@ def copy_sample(original: Sample, times: AnswerTimes | None, failed: bool) -> Sa
         tokens=times.tokens or None,
         prompt_tokens=times.prompt_tokens,
     )
+
+
+def replay_samples(answers: ReplayAnswers, at_s: float) -> tuple[Sample, Sample]:
+    """Without times to the first token where one of them had more of the prompt in its cache, and without
+    lengths where both were cut short."""
+    given = [each for each in answers if each is not None]
+    is_even = len({each.cached_tokens for each in given}) == 1
+    is_cut = all(each.is_cut for each in given)
+
+    def sample(answer: Answer | None) -> Sample:
+        replayed = Sample(answer is None, at_s=at_s, is_mirrored=True, is_replayed=True)
+        if answer is None:
+            return replayed
+        return replace(
+            replayed,
+            first_token_s=answer.first_token_s if is_even else None,
+            between_tokens_s=answer.between_tokens_s,
+            tokens=None if is_cut else answer.tokens or None,
+            refused=is_refusal(answer.text) if answer.text else None,
+        )
+
+    copy, original = map(sample, answers)
+    return replace(copy, original=original), original
 
 
 def _is_late(took_s: float | None, limit_s: float | None) -> bool | None:

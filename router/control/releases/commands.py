@@ -165,7 +165,7 @@ class ReleaseCommands(PlatformCommands):
         self, model: str, canary: int, plan: Plan, golden: Sequence[GoldenPrompt] = ()
     ) -> Rollout:
         """Its first step begins when the canary is ready; it is loaded where it is not."""
-        with self._act(model, canary, "canary") as act:
+        with self._act(model, canary, "canary", _uses_of_prompts(plan)) as act:
             self._refuse_during_rollout(act.connection, model)
             found = records.find_release(act.connection, model, canary)
             split = records.find_split(act.connection, model)
@@ -311,6 +311,12 @@ def _check_golden(kind: Kind, golden: Sequence[GoldenPrompt]) -> None:
         raise ValueError(
             f"golden prompts are for models that generate text, and this one is for {kind.value}"
         )
+
+
+def _uses_of_prompts(plan: Plan) -> str:
+    """For the history and the audit log: what people wrote is used once more."""
+    per_s = plan.replay_per_s
+    return f"asks prompts of the prompt log again, up to {per_s:g} a second" if per_s else ""
 
 
 def _target(model: str, version: int | None) -> str:

@@ -24,11 +24,13 @@ _MOST_STRETCHES = 64
 # In a second that many requests say as much as more of them.
 _MOST_WORTH_PER_S = 5.0
 _LONGEST_S = 30 * 86_400.0
+# How long an answer takes as a rule: meanwhile no recorded prompts are asked.
+_ANSWER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Requests of each arm, and mirrored ones of both, so far."""
+    """Requests of each arm, and mirrored and replayed ones of both, so far."""
 
     canary: float = 0.0
     stable: float = 0.0
@@ -44,17 +46,23 @@ class _Seen:
         return _Seen(
             self.canary + min(canary_per_s, _MOST_WORTH_PER_S) * time_s,
             self.stable + min(stable_per_s, _MOST_WORTH_PER_S) * time_s,
-            self.pairs + min(mirrored_per_s, _MOST_WORTH_PER_S) * time_s,
+            self.pairs + min(mirrored_per_s + _replayed_per_s(plan, per_s), _MOST_WORTH_PER_S) * time_s,
         )
+
+
+def _replayed_per_s(plan: Plan, per_s: float) -> float:
+    """As often as nobody is being answered, where requests come by chance."""
+    return plan.replay_per_s * math.exp(-per_s * _ANSWER_S)
 
 
 def expected_s(plan: Plan, per_s: float) -> float:
     """From the first request on, for a model that is asked so often; infinite where that is never."""
-    if per_s <= 0:
+    if per_s <= 0 and not plan.replay_per_s:
         return math.inf
     whole_s, seen = 0.0, _Seen()
     for step, weight in enumerate(plan.weights):
-        step_s = max(plan.min_duration_s, plan.min_requests / (weight * per_s))
+        answered_per_s = weight * per_s + _replayed_per_s(plan, per_s)
+        step_s = max(plan.min_duration_s, plan.min_requests / answered_per_s)
         if is_fair(plan, step) and plan.weights != (1.0,):
             step_s = max(step_s, LEAST_TIME_S)
             while not _is_shown(plan, step, seen.after(plan, step, per_s, step_s)) and step_s < _LONGEST_S:

@@ -218,8 +218,9 @@ def _change_for(situation: Situation, progress: Progress, decision: Decision, no
     if decision.verdict is Verdict.ADVANCE:
         assert split is not None
         step = progress.step + 1
-        weight, mirrored = rollout.plan.weights[step], rollout.plan.mirror_per_s
-        after = split.with_canary(rollout.canary, weight, rollout.id, step, mirrored)
+        plan = rollout.plan
+        copied = (plan.mirror_per_s, plan.replay_per_s)
+        after = split.with_canary(rollout.canary, plan.weights[step], rollout.id, step, *copied)
         ahead = replace(
             progress, step=step, step_began_s=now_s, step_requests=0, told_idle=False, told_held=False
         )
@@ -263,6 +264,7 @@ def _arm(version: int, every: ArmStats, now: ArmStats) -> dict[str, Any]:
         "version": version,
         "errors": asdict(every.errors),
         "copies": every.copies,
+        "replays": every.replays,
         "refusals": asdict(every.refusals),
         "step_requests": now.errors.total,
         "first_token_s": _typical(now.first_token),

@@ -36,6 +36,12 @@ class Answer:
     first_token_s: float
     whole_s: float
     decode_s: float  # from the first token to the last, by the engine's clock where it tells
+    cached_tokens: int = 0  # of the prompt
+    is_cut: bool = False  # at its most tokens
+
+    @property
+    def between_tokens_s(self) -> float | None:
+        return self.decode_s / (self.tokens - 1) if self.tokens > 1 else None
 
 
 async def ask(
@@ -68,18 +74,21 @@ async def ask(
     began_s = clock()
     first_s: float | None = None
     texts: list[str] = []
-    tokens = 0
+    tokens = cached_tokens = 0
     engine: EngineTimes | None = None
+    finish: str | None = None
 
     async def read() -> None:
-        nonlocal first_s, tokens, engine
+        nonlocal first_s, tokens, cached_tokens, engine, finish
         async for delta in generation:
             if first_s is None and delta.completion_tokens:
                 first_s = clock()
                 on_first_token()
             texts.append(delta.text)
             tokens += delta.completion_tokens
+            cached_tokens += delta.cached_tokens
             engine = delta.engine or engine
+            finish = delta.finish
 
     try:
         await asyncio.wait_for(read(), timeout_s)
@@ -89,4 +98,5 @@ async def ask(
     ended_s = clock()
     first_s = ended_s if first_s is None else first_s
     decode_s = ended_s - first_s if engine is None else engine.last_token_s - engine.first_token_s
-    return Answer("".join(texts), tokens, first_s - began_s, ended_s - began_s, decode_s)
+    took_s = (first_s - began_s, ended_s - began_s, decode_s)
+    return Answer("".join(texts), tokens, *took_s, cached_tokens, is_cut=finish == "length")

@@ -47,6 +47,8 @@ class OnTimeout(str, Enum):
 
 DAY_S = 86_400.0
 MOST_MIRRORED_PER_S = 100
+MOST_REPLAYED_PER_S = 10
+NO_PROMPT_LOG = "recorded prompts can only be asked where prompts are logged: set [router] prompt_log_dir"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Plan:
     is_rehearsed: bool = True  # whether both releases are measured on the same prompts before any traffic
     # So many of the stable release's requests each router copies to the canary, at most, in a second.
     mirror_per_s: float = 0.0
+    # So many recorded prompts a router asks both releases, at most, in a second in which nobody else asks.
+    replay_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.weights or list(self.weights) != sorted(set(self.weights)) or not self.weights[0] > 0:
@@ -86,6 +90,9 @@ class Plan:
             raise ValueError(
                 f"{self.mirror_per_s:g} requests a second are mirrored; allowed: 0 to {MOST_MIRRORED_PER_S}"
             )
+        if not 0 <= self.replay_per_s <= MOST_REPLAYED_PER_S:
+            asked = f"{self.replay_per_s:g} recorded prompts a second are asked"
+            raise ValueError(f"{asked}; allowed: 0 to {MOST_REPLAYED_PER_S}")
         if self.min_shadow_answers < 1:
             raise ValueError(f"{self.min_shadow_answers} shadow answers are compared; allowed: 1 and more")
 

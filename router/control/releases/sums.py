@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 from typing import TYPE_CHECKING
 
 from router.control.releases.evidence import Pair, Proportion, Spread
@@ -48,16 +50,13 @@ def spread_of(values: Iterable[tuple[float, float]]) -> Spread:
     if not every:
         return Spread()
     count = len(every)
-    mean = math.fsum(value for value, _ in every) / count
-    size = math.fsum(size for _, size in every) / count
-    return Spread(
-        count,
-        mean,
-        math.fsum((value - mean) ** 2 for value, _ in every),
-        size,
-        math.fsum((each - size) ** 2 for _, each in every),
-        math.fsum((value - mean) * (each - size) for value, each in every),
+    measured, sizes = zip(*every, strict=True)
+    mean, size = math.fsum(measured) / count, math.fsum(sizes) / count
+    apart, larger = [each - mean for each in measured], [each - size for each in sizes]
+    squares, size_squares, products = (
+        math.fsum(map(mul, one, other)) for one, other in ((apart, apart), (larger, larger), (apart, larger))
     )
+    return Spread(count, mean, squares, size, size_squares, products)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,11 @@ class Stretches:
         while len(longer.parts) > MOST_STRETCHES:
             longer = longer.coarser(longer.length_s * 2)
         return longer
+
+    @property
+    def whole(self) -> Spread:
+        """As if all had come at once."""
+        return reduce(merge_spreads, (spread for _, spread in self.parts), Spread())
 
     @property
     def lasting_s(self) -> int:
@@ -129,11 +133,11 @@ def pair_up(canary: Stretches, stable: Stretches) -> list[Pair]:
     length_s = max(canary.length_s, stable.length_s)
     counted = sum(spread.count for _, spread in canary.parts)
     while True:
-        there = dict(stable.coarser(length_s).parts)
-        parts = canary.coarser(length_s).parts
-        pairs = [Pair(spread, there[number]) for number, spread in parts if number in there]
+        canary, stable = canary.coarser(length_s), stable.coarser(length_s)
+        there = dict(stable.parts)
+        pairs = [Pair(spread, there[number]) for number, spread in canary.parts if number in there]
         paired = sum(pair.canary.count for pair in pairs)
-        if paired >= (1 - _MOST_ALONE) * counted or len(parts) <= _ENOUGH_PAIRS:
+        if paired >= (1 - _MOST_ALONE) * counted or len(canary.parts) <= _ENOUGH_PAIRS:
             return pairs
         length_s *= 2
 

@@ -78,6 +78,7 @@ def measured(
         goals[0].limit_ms if worst is None else worst[0].limit_ms,
         allowed_ms(subject, goals),
         max(1, len(subject.batched)),
+        subject.window_tokens,
     )
     if not (subject.is_entry and enough):
         return window, 0.0
@@ -96,7 +97,7 @@ def aim_of(subject: Subject, goals: list[Goal], window: Window, elsewhere_ms: fl
     rows_per_request = window.rows / window.requests if window.requests else 1.0
     arrivals = Arrivals(window.requests_per_s / len(subject.batched), rows_per_request)
     room = Room(allowed_ms(subject, goals), elsewhere_ms, batched.max_batch, batched.instances)
-    return choose_queue_delay(arrivals, room, learned.cost)
+    return choose_queue_delay(arrivals, room, learned.cost.for_rows_of(window.row_tokens))
 
 
 def _look(model: str, goal: Goal, monitor: Monitor, window_s: float) -> Percentiles:
@@ -120,6 +121,7 @@ def detail_of(
         found |= {
             "requests_per_s": round(window.requests_per_s, 2),
             "mean_batch": round(window.mean_batch, 2),
+            "row_tokens": round(window.row_tokens, 1),
             "failures": window.failures,
             "mean_ms": round(window.mean_ms, 2),
             "p95_ms": None if window.late_ms is None else round(window.late_ms, 2),
@@ -132,6 +134,7 @@ def detail_of(
         found["cost"] = {
             "base_ms": round(learned.cost.base_ms, 3),
             "row_ms": round(learned.cost.row_ms, 4),
+            "token_ms": round(learned.cost.token_ms, 5),
             "batches": learned.samples,
             "error": round(learned.error, 3),
             "is_frozen": learned.is_frozen,

@@ -56,6 +56,7 @@ class Window:
     limit_ms: float
     allowed_ms: float
     copies: int = 1
+    tokens: float = 0.0  # of all its rows; 0 where none are known
 
     @property
     def is_late(self) -> bool:
@@ -75,6 +76,10 @@ class Window:
     @property
     def mean_batch(self) -> float:
         return self.rows / self.executions if self.executions else 0.0
+
+    @property
+    def row_tokens(self) -> float:
+        return self.tokens / self.rows if self.rows else 0.0
 
     @property
     def joined(self) -> float:

@@ -45,6 +45,9 @@ class Subject:
         self.refused: Queueing | None = None  # by Triton: not asked for again
         self.known: set[str] = set()  # servers whose config was read
         self._seen: dict[str, Totals] = {}
+        self._read: dict[str, tuple[int, int]] = {}
+        self._row_tokens = 0.0  # of a row, as last seen; 0: of this model no tokens are known
+        self.window_tokens = 0.0
 
     @property
     def name(self) -> str:
@@ -64,8 +67,16 @@ class Subject:
         """The longest of all servers: that is what an objective has to bear."""
         return max((each.queueing.delay_ms for each in self.batched.values()), default=0.0)
 
-    def add(self, server: str, totals: Totals, now_s: float) -> None:
-        """What is new since the last look; the first look at a server tells nothing."""
+    def add(self, server: str, totals: Totals, now_s: float, read: tuple[int, int] = (0, 0)) -> None:
+        """What is new since the last look; the first look at a server tells nothing.
+
+        `read` are rows and tokens that this router had answered there. Triton counts rows alone, of all
+        routers; that others' have as many tokens is the best guess.
+        """
+        rows, tokens = (now - then for now, then in zip(read, self._read.get(server, read), strict=True))
+        self._read[server] = read
+        if rows > 0:
+            self._row_tokens = tokens / rows
         before, self._seen[server] = self._seen.get(server), totals
         news = None if before is None else totals.since(before)
         if news is not None:
@@ -73,8 +84,9 @@ class Subject:
         if news is None or now_s < self.window_began_s:
             return
         self.window = self.window.plus(news)
+        self.window_tokens += self._row_tokens * news.rows
         for rows, took_ms, count in news.mean_batches():
-            self.learner.observe(rows, took_ms, count)
+            self.learner.observe(rows, took_ms, count, self._row_tokens * rows)
 
     def know(self, server: str, batched: Batched | None) -> None:
         """What a server has loaded; None: nothing gathers there."""
@@ -95,6 +107,7 @@ class Subject:
     def begin_window(self, at_s: float) -> None:
         """What is seen before that counts for nothing."""
         self.window = Totals()
+        self.window_tokens = 0.0
         self.window_began_s = at_s
 
 

@@ -157,7 +157,8 @@ class Tuner:
                     await self._read_config(subject, replica)
                 if subject.is_fixed_cost or replica.name in subject.batched:
                     totals = totals_of(await control.statistics(subject.member))
-                    subject.add(replica.name, totals, self._clock())
+                    read = (replica.read_rows, replica.read_tokens)
+                    subject.add(replica.name, totals, self._clock(), read)
             except ControlError as error:
                 log.debug("%s cannot be measured on %s: %s", subject.name, replica.name, error)
                 subject.lose(replica.name)

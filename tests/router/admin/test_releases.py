@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from router.admin import releases
 from router.control.releases.states import State
 from router.core.tenant import Role, Scope
+from router.telemetry.prompt_log import PromptLog
 from tests.router.admin.test_tenants import EVERYTHING, Admin
 from tests.router.control.releases.stored import keep_release, move_release
-from tests.router.running import RunningRouter
+from tests.router.running import RunningRouter, running_router
 
 PATH = "/admin/releases"
 M = f"{PATH}/m"
@@ -21,6 +23,10 @@ ALL_TO_1 = {"arms": [{"version": 1, "weight": 1}]}
 
 @pytest.fixture
 async def admin(router: RunningRouter) -> Admin:
+    return await with_releases(router)
+
+
+async def with_releases(router: RunningRouter) -> Admin:
     """There are m@1, which gets everything, and m@2, both ready, and m@3, which was never loaded."""
     store = router.parts.tenancy.store
 
@@ -136,6 +142,19 @@ async def test_rollouts_of_a_model_have_its_tolerances_unless_they_say_otherwise
 async def test_a_rollout_is_mirrored_and_not_rehearsed_where_it_says_so(admin: Admin) -> None:
     begun = await admin("POST", f"{M}/canary", {"version": 2, "mirror_per_s": 2, "is_rehearsed": False})
     assert (begun["plan"]["mirror_per_s"], begun["plan"]["is_rehearsed"]) == (2, False)
+
+
+async def test_recorded_prompts_are_asked_again_only_where_prompts_are_logged(
+    admin: Admin, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match=r"replay_per_s: .* where prompts are logged: .*prompt_log_dir"):
+        await admin("POST", f"{M}/canary", {"version": 2, "replay_per_s": 1})
+    async with running_router(prompt_log=PromptLog(tmp_path, 0)) as router:
+        logging = await with_releases(router)
+        begun = await logging("POST", f"{M}/canary", {"version": 2, "replay_per_s": 1})
+        assert begun["plan"]["replay_per_s"] == 1
+        event = (await logging("GET", f"{M}/events"))["data"][0]
+    assert event["reason"] == "asks prompts of the prompt log again, up to 1 a second"
 
 
 async def test_a_rollout_takes_schemas_and_likenesses_of_golden_prompts(admin: Admin) -> None:

@@ -217,11 +217,11 @@ def test_the_deadline_is_the_objective_the_patience_or_the_clients_own() -> None
     assert scene.offer(VECTORS).deadline_s == 100.1
 
 
-def test_rows_are_all_that_counts_of_a_batch_model() -> None:
+def test_rows_and_the_tokens_of_their_texts_count_of_a_batch_model() -> None:
     scene = Scene()
     scene.fleet.set_of(VECTORS)
     demand = scene.offer(VECTORS, Need(5000, sequences=40))
-    assert (demand.prompt_tokens, demand.max_tokens, demand.sequences) == (0, 0, 40)
+    assert (demand.prompt_tokens, demand.max_tokens, demand.sequences) == (5000, 0, 40)
 
 
 async def test_a_removed_release_starts_its_whole_queue_at_once() -> None:

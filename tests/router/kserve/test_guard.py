@@ -41,7 +41,7 @@ async def kserve() -> AsyncIterator[RunningKserve]:
 
 async def ask(kserve: RunningKserve, method: str = "generate_stream", **fields: Any) -> httpx.Response:
     body = {"text_input": "hi", "max_tokens": 5, "stream": True, **fields}
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False, verify=False) as http:
         return await http.post(f"/v2/models/{MODEL}/{method}", json=body)
 
 

@@ -31,7 +31,9 @@ async def client(kserve: RunningKserve) -> AsyncIterator[triton_aio.InferenceSer
 
 @pytest.fixture
 async def http(kserve: RunningKserve) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False) as opened:
+    async with httpx.AsyncClient(
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+    ) as opened:
         yield opened
 
 

@@ -108,7 +108,9 @@ async def test_usage_and_metrics_name_the_release(kserve: RunningKserve, grpc: A
 
 async def test_http_answers_name_the_release_in_a_header_too(kserve: RunningKserve, http: Any) -> None:
     body = {"text_input": "hi", "max_tokens": 3, "stream": True}
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False) as plain:
+    async with httpx.AsyncClient(
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+    ) as plain:
         for method in ("generate", "generate_stream"):
             answer = await plain.post(f"/v2/models/{MODEL}/versions/2/{method}", json=body)
             assert answer.headers["x-inflight-release"] == "2"

@@ -105,7 +105,9 @@ async def http(models: Models) -> AsyncIterator[http_aio.InferenceServerClient]:
 
 @pytest.fixture
 async def plain(models: Models) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{models.kserve.http_url}", trust_env=False) as opened:
+    async with httpx.AsyncClient(
+        base_url=f"http://{models.kserve.http_url}", trust_env=False, verify=False
+    ) as opened:
         yield opened
 
 

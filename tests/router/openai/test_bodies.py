@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import ChatBody, decode_chat
-from router.chat.calls import chat_calls
-from router.chat.prompt import chat_messages
+from router.chat.calls import chat_calls, chat_messages
 from router.openai.completions import CompletionBody, completion_calls, decode_completion
 from router.routing.checkpoint import SamplingDefaults
 from tests.router.running import MODEL, QUESTION, RunningRouter

@@ -14,7 +14,7 @@ from llguidance import LLMatcher, grammar_from
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import decode_chat
-from router.chat.prompt import chat_messages
+from router.chat.calls import chat_messages
 from router.chat.tools import forced_schema
 from router.core.answer_reader import CallList, ToolReader
 from router.routing.chat_template import ChatTemplate

@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from router.content.storage_quota import ROW_BYTES, stored_bytes
 from router.core.tenant import Limits
@@ -76,6 +77,11 @@ def test_a_store_of_the_previous_version_learns_the_sizes_of_its_conversations(e
         assert of_items == 6 + ROW_BYTES
         assert stored_bytes(connection, "org-1") == (2 + ROW_BYTES) + of_items + (6 + ROW_BYTES)
     store.close()
+
+
+def test_migrations_are_in_files_of_their_numbers_which_tell_whether_a_store_is_up_to_date() -> None:
+    scripts = ScriptDirectory(str(Path(migrate.__file__).parent / "migrations"))
+    assert migrate.revisions() == tuple(reversed([each.revision for each in scripts.walk_revisions()]))
 
 
 def test_a_schema_from_the_future_is_refused_with_a_clear_message(store: Store) -> None:

@@ -145,6 +145,12 @@ def test_tolerances_are_set_for_a_model_and_reset(served: Shell) -> None:
     assert "--tolerance 'speed=2'; allowed" in served.refusal("tolerance", "m", "speed=2")
 
 
+def test_recorded_prompts_are_asked_again_only_where_prompts_are_logged(served: Shell) -> None:
+    refusal = served.refusal("canary", "m@2", "--replay", "1/s")
+    assert "--replay: recorded prompts can only be asked where prompts are logged" in refusal
+    assert "prompt_log_dir" in refusal
+
+
 def test_a_canary_is_planned_paused_resumed_and_promoted(served: Shell, tmp_path: Path) -> None:
     golden = tmp_path / "golden.jsonl"
     golden.write_text('{"prompt": "2+2?", "contains": "4"}\n')

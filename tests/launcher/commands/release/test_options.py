@@ -77,6 +77,12 @@ def test_the_rate_of_mirrored_requests_is_a_number_a_second() -> None:
             options.plan(PlanOptions(mirror=wrong))
 
 
+def test_the_rate_of_recorded_prompts_is_a_number_a_second() -> None:
+    assert options.plan(PlanOptions(replay="0.5/s")).replay_per_s == 0.5
+    with pytest.raises(ValueError, match=r"--replay '11/s'; allowed: above 0/s, up to 10/s"):
+        options.plan(PlanOptions(replay="11/s"))
+
+
 def test_a_canary_that_is_meant_to_be_slower_has_a_wider_latency_tolerance() -> None:
     assert options.plan(PlanOptions(accept_slower="2x")).tolerance.latency_ratio == 2.0
     wider = options.plan(PlanOptions(tolerances=["latency_ratio=3"], accept_slower="2"))

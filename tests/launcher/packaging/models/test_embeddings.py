@@ -162,8 +162,8 @@ def test_a_directory_is_served_under_its_own_name(
         (None, "is neither all-minilm-l6-v2 nor a directory"),
         ("{}", "cannot make embeddings: config.json does not describe a model of the type bert"),
         (
-            '{"model_type": "llama"}',
-            "model_type is 'llama'; encoders are bert, roberta, xlm-",
+            '{"model_type": "gpt2"}',
+            "model_type is 'gpt2'; encoders are bert, roberta, xlm-",
         ),
     ],
 )

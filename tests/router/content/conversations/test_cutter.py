@@ -37,8 +37,12 @@ def turns(count: int, words: int) -> list[Item]:
     return [said(role, "word " * words) for _ in range(count) for role in ("user", "assistant")]
 
 
-def render(items: Sequence[Item]) -> str:
+def rendered(items: Sequence[Item]) -> str:
     return "".join(f"{FRAME}{item.text}" for item in items)
+
+
+async def render(items: Sequence[Item]) -> str:
+    return rendered(items)
 
 
 def model(context_tokens: int) -> ServedModel:
@@ -109,7 +113,7 @@ def test_any_conversation_is_cut_to_fit_or_refused(before: list[tuple[str, int]]
     past = Past(history, [said("user", "w")])
     cutting = Cutter(Tokenizers({}), ContextLengths()).cut("acme", model(room), past, 0, render)
     must_stay = [*(item for item in history if item.role == "system"), *past.new]
-    if estimate(render(must_stay)) > room:
+    if estimate(rendered(must_stay)) > room:
         with pytest.raises(InflightError, match="at most"):
             asyncio.run(cutting)
     else:
@@ -192,6 +196,34 @@ async def test_input_that_cannot_fit_by_its_bytes_is_refused_without_counting(
     with pytest.raises(InflightError, match="has 150 tokens or more; at most 100 fit"):
         await cutter.cut("acme", model(150), Past([], [said("user", "ab" * 150)]), 50, render)
     assert counts == []
+
+
+async def test_a_long_text_that_does_not_fit_is_refused_before_a_prompt_is_made_of_it(
+    tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(items: Sequence[Item]) -> str:
+        raise AssertionError("a prompt was made")
+
+    counts = spy_on_counts(monkeypatch)
+    with pytest.raises(InflightError, match="at most 50 fit") as caught:
+        await Cutter(tokenizers, ContextLengths()).cut(
+            "acme", model(100), Past(turns(3, 5), [said("user", "word " * 20_000)]), 50, fail
+        )
+    assert caught.value.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED
+    assert len(counts) == 1
+
+
+async def test_a_long_text_that_fits_is_counted_once_and_shown(
+    tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = spy_on_counts(monkeypatch)
+    text = "word " * 10_000
+    cut = await Cutter(tokenizers, ContextLengths()).cut(
+        "acme", model(12_000), Past(turns(1, 3_000), [said("user", text)]), 50, render
+    )
+    assert [item.text for item in cut.shown] == [text]
+    assert (cut.new[0].tokens, cut.new[0].counted_by) == (10_000, "tiny")
+    assert sum(map(len, counts)) < 3 * len(text)
 
 
 async def test_of_a_long_past_no_more_is_counted_than_could_be_shown(

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import os
 from base64 import b64encode
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.documents import documents as reading
-from router.content.documents import readers
+from router.content.documents import document_program
+from router.content.documents.document_program import PDF, TABLE, Unreadable, read_plain, render_table
 from router.content.documents.documents import Documents
-from router.content.documents.readers import DocumentLimits, PdfReader, render_table
+from router.content.documents.readers import DocumentLimits, DocumentReader
 from router.core.messages import FileReference
 from router.core.tenant import LOCAL_CALLER
 from tests.fakes.files import FakeFiles
@@ -31,7 +34,17 @@ def inline(data: bytes, name: str = "a.txt", kind: str = "text/plain") -> FileRe
 
 async def read(data: bytes, name: str = "a.txt", kind: str = "text/plain", **limits: float) -> str:
     documents = Documents(limits=DocumentLimits(**limits))  # type: ignore[arg-type]  # whole ones are whole
-    return (await documents.read(inline(data, name, kind), LOCAL_CALLER, WHERE)).text
+    try:
+        return (await documents.read(inline(data, name, kind), LOCAL_CALLER, WHERE)).text
+    finally:
+        await documents.close()
+
+
+@pytest.fixture
+async def reader() -> AsyncIterator[DocumentReader]:
+    opened = DocumentReader("PDFs to be read", 2, DocumentLimits())
+    yield opened
+    await opened.close()
 
 
 async def refusal(data: bytes, name: str = "a.txt", kind: str = "text/plain", **limits: float) -> str:
@@ -142,23 +155,89 @@ async def test_the_limit_on_a_documents_text_is_named() -> None:
     assert "has 11 characters; at most 10 are read" in await refusal(b"01234567890", max_characters=10)
 
 
-async def test_a_table_is_measured_before_it_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "render_table", None)
+async def test_a_table_that_is_too_long_is_refused_with_its_length() -> None:
     message = await refusal(b"," * 50_000, "a.csv", max_characters=40_000)
     assert "has 50000 characters; at most 40000 are read" in message
 
 
-async def test_a_few_pdfs_of_a_tenant_wait_to_be_read_and_the_rest_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_table_is_measured_before_it_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_program, "render_table", None)
+    with pytest.raises(Unreadable, match="has 50000 characters; at most 40000 are read"):
+        read_plain(b"," * 50_000, True, 40_000)
+
+
+@pytest.mark.parametrize("rows", [3, 5_000], ids=["few", "many"])
+async def test_a_table_is_the_same_whoever_reads_it(rows: int) -> None:
+    data = b'a;"b; c";d\n' * rows
+    assert await read(data, "a.csv") == render_table(data.decode())
+
+
+@pytest.mark.parametrize("repeats", [1, 20_000], ids=["short", "long"])
+async def test_a_text_is_the_same_whoever_reads_it(repeats: int) -> None:
+    assert await read("Grüße ".encode() * repeats) == "Grüße " * repeats
+
+
+async def test_the_program_stays_for_the_next_document_and_each_has_a_process_of_its_own(
+    reader: DocumentReader,
 ) -> None:
-    monkeypatch.setattr(readers, "_WAITING_EACH", 2)
-    reader = PdfReader(DocumentLimits())
-    wanted = [reader.read("acme", pdf("A page")) for _ in range(5)]
+    for _ in range(3):
+        assert await reader.read("acme", PDF, pdf("A page")) == "A page"
+        assert await reader.read("acme", TABLE, b"a,b") == "| a | b |\n| --- | --- |"
+    assert len(reader._idle) == 1
+
+
+async def test_a_document_that_breaks_its_limits_spoils_nothing_for_the_next() -> None:
+    reader = DocumentReader("PDFs to be read", 2, DocumentLimits(pdf_memory_bytes=100 << 20))
+    try:
+        with pytest.raises(Unreadable):
+            await reader.read("acme", PDF, pdf_bomb(60 << 20))
+        assert await reader.read("acme", PDF, pdf("A page")) == "A page"
+    finally:
+        await reader.close()
+
+
+async def test_a_program_that_ended_is_replaced(reader: DocumentReader) -> None:
+    assert await reader.read("acme", PDF, pdf("A page")) == "A page"
+    [program] = reader._idle
+    program.kill()
+    await program.wait()
+    assert await reader.read("acme", PDF, pdf("A page")) == "A page"
+
+
+async def test_whoever_leaves_has_its_reading_stopped(reader: DocumentReader) -> None:
+    assert await reader.read("acme", TABLE, b"a,b")
+    [program] = reader._idle
+    reading = asyncio.create_task(reader.read("acme", PDF, pdf_bomb(200 << 20)))
+    await asyncio.sleep(0)
+    assert not reader._idle
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert program.returncode is not None
+    with pytest.raises(ProcessLookupError):
+        os.killpg(program.pid, 0)
+
+
+async def test_documents_are_charged_to_their_tenant_and_costly_ones_make_it_rest() -> None:
+    share = ProcessorShare(0.2, free_s=0.0)
+    reader = DocumentReader("PDFs to be read", 2, DocumentLimits(), share)
+    try:
+        await reader.read("acme", PDF, pdf("A page"))
+        assert share.rest_s("acme", 0.0, asyncio.get_running_loop().time()) > 0
+        assert await reader.read("other", PDF, pdf("A page")) == "A page"
+        assert await reader.read("acme", PDF, pdf("A page")) == "A page"  # after its rest
+    finally:
+        await reader.close()
+
+
+async def test_a_few_pdfs_of_a_tenant_wait_to_be_read_and_the_rest_are_refused(
+    reader: DocumentReader,
+) -> None:
+    wanted = [reader.read("acme", PDF, pdf("A page")) for _ in range(5)]
     answers = await asyncio.gather(*wanted, return_exceptions=True)
     assert answers.count("A page") == 3
     refused = [answer for answer in answers if isinstance(answer, InflightError)]
     assert [error.kind for error in refused] == [ErrorKind.RATE_LIMITED] * 2
-    assert await reader.read("acme", pdf("A page")) == "A page"  # places are given back
+    assert await reader.read("acme", PDF, pdf("A page")) == "A page"  # places are given back
 
 
 @pytest.mark.parametrize(
@@ -190,8 +269,8 @@ async def test_a_file_comes_by_id_or_as_data(reference: FileReference) -> None:
         await Documents(FakeFiles()).read(reference, LOCAL_CALLER, WHERE)
 
 
-def test_the_program_that_reads_pdfs_imports_nothing_of_the_router() -> None:
-    program = Path("router/content/documents/pdf_program.py")
+def test_the_program_that_reads_documents_imports_nothing_of_the_router() -> None:
+    program = Path("router/content/documents/document_program.py")
     source = (Path(__file__).parents[4] / program).read_text()
     assert "import router" not in source
     assert "from router" not in source

@@ -46,3 +46,9 @@ def test_more_requests_copies_and_tolerance_make_a_rollout_no_longer(
     assert expected_s(Plan(weights=(0.5, 1.0), mirror_per_s=mirror_per_s), per_s) <= usual * more
     lenient = Tolerance(latency_ratio=max(ratio, 1.25), error_margin=0.05)
     assert expected_s(Plan(weights=(0.5, 1.0), tolerance=lenient), per_s) <= usual * more
+
+
+def test_a_rollout_with_recorded_prompts_ends_while_nobody_asks_and_sooner_than_without() -> None:
+    replayed = Plan(weights=(0.5, 1.0), replay_per_s=1.0)
+    assert expected_s(replayed, 0.0) < 1200
+    assert expected_s(replayed, 0.5) < expected_s(Plan(weights=(0.5, 1.0)), 0.5)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from python_backend.engine.host import cores
-from python_backend.engine.host.cores import available_cores, cores_in_quota
+from python_backend.host import cores
+from python_backend.host.cores import available_cores, cores_in_quota
 
 
 @pytest.mark.parametrize(
