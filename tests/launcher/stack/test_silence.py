@@ -23,8 +23,13 @@ def test_a_server_that_answers_now_and_then_is_not_broken() -> None:
 
 
 def test_a_server_is_asked_once_a_period_and_anew_after_a_start() -> None:
-    asked: list[float] = []
-    watch = SilenceWatch(lambda: bool(asked.append(0.0)))
+    asked = []
+
+    def answers() -> bool:
+        asked.append(True)
+        return False
+
+    watch = SilenceWatch(answers)
     for tenth in range(100):
         watch.find_fault(100.0 + tenth / 10)
     assert len(asked) == 2
