@@ -1,4 +1,7 @@
-"""How rollouts end, simulated with the router's own decision code: `python -m benchmarks.rollouts`."""
+"""How rollouts end, simulated with the router's own decision code: `python -m benchmarks.rollouts`.
+
+`python -m benchmarks.rollout_table` makes the documented table.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from benchmarks.plots import Plots
 from router.control.releases.canary import Verdict
 from router.control.releases.plan import Plan
 from simulator.rollouts import Release, Rollout, World
@@ -71,7 +72,7 @@ def run(cell: Cell, seed: int) -> Ended:
     return Ended(decision.verdict.value, requests, seconds)
 
 
-def _several(job: tuple[Cell, range]) -> list[Ended]:
+def several(job: tuple[Cell, range]) -> list[Ended]:
     cell, seeds = job
     return [run(cell, seed) for seed in seeds]
 
@@ -141,7 +142,6 @@ def main() -> None:
     parser.add_argument("--past", type=int, default=1000, help="requests that the stable release had before")
     parser.add_argument("--mirror", type=float, default=0.0, help="requests copied to the canary a second")
     parser.add_argument("--machines", default=",".join(MACHINES))
-    parser.add_argument("--plots", type=Path, metavar="DIRECTORY")
     asked = parser.parse_args()
     every = list(cells(asked))
     found: dict[Cell, list[Ended]] = {cell: [] for cell in every}
@@ -153,27 +153,11 @@ def main() -> None:
     ]
     print(HEAD)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for number, (job, ended) in enumerate(zip(jobs, pool.map(_several, jobs), strict=True), 1):
+        for number, (job, ended) in enumerate(zip(jobs, pool.map(several, jobs), strict=True), 1):
             found[job[0]] += ended
             if len(found[job[0]]) == asked.runs:
                 print(row(job[0], found[job[0]]), flush=True)
             print(f"{number} of {len(jobs)}", end="\r", file=sys.stderr)
-    draw(found, Plots(asked.plots))
-
-
-def draw(found: dict[Cell, list[Ended]], plots: Plots) -> None:
-    """Of canaries without errors on a quiet machine: how many are promoted, by how slow they are."""
-    rates = sorted({cell.rate for cell in found})
-    promoted = {
-        f"{rate:g} requests/s": [
-            100 * share(ended, Verdict.PROMOTE)
-            for cell, ended in found.items()
-            if (cell.rate, cell.machine, cell.errors) == (rate, "quiet", 0.0)
-        ]
-        for rate in rates
-    }
-    groups = [f"{each:g}x" for each in sorted({cell.slower for cell in found})]
-    plots.bars("canaries", "Canaries promoted, by how much slower they are", "% of runs", groups, promoted)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Below a shell's background job it is ignored, by all that is started too; many tests press Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Half of Hypothesis' own number, where a test does not say: each run looks at other examples.
-    settings.register_profile("usual", max_examples=50)
+    # A third of Hypothesis' own number, where a test does not say: each run looks at other examples.
+    settings.register_profile("usual", max_examples=30)
     settings.load_profile("default" if config.getoption("--full") else "usual")
     # Commands that tests call in this process make files as they do in their own: for the owner alone.
     os.umask(0o077)

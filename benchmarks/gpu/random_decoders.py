@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def write_random_reranker(directory: Path) -> Path:
 def _write(directory: Path, architecture: str) -> None:
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps({**_CONFIG, "architectures": [architecture]}))
-    tokenizer = {
+    tokenizer: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

@@ -38,7 +38,7 @@ def up(
     embeddings: Annotated[
         str | None,
         typer.Option(
-            help="The embedding model: a known one, a directory of an encoder, "
+            help="The embedding model: a known one, a directory, "
             f"or '' for none. [default: {DEFAULTS.embeddings}]"
         ),
     ] = None,

@@ -84,6 +84,9 @@ class Session:
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in large.values()]
         options.add_external_initializers(list(large), values)
         self._session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
+        # onnxruntime has weights of matrices in an order of its own by now. What it was given would stay in
+        # memory beside them for the sake of the options alone, which nobody reads again.
+        self._session._sess_options = onnxruntime.SessionOptions()
         self.inputs = frozenset(each.name for each in self._session.get_inputs())
 
     def run(self, inputs: Mapping[str, Array]) -> Array:

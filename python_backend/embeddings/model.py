@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,17 +68,24 @@ class EmbeddingModel:
 
     def embed(self, texts: Sequence[Sequence[int] | Tokens]) -> Floats:
         """One vector of length 1 for each text, given as ids with their special tokens; or one score."""
+        results = np.empty((len(texts), self.dimensions), np.float32)
+        for indices, vectors in self.embed_in_slices(texts):
+            results[indices] = vectors
+        return results
+
+    def embed_in_slices(self, texts: Sequence[Sequence[int] | Tokens]) -> Iterator[tuple[list[int], Floats]]:
+        """The same as it is computed: which texts, and theirs. Short ones do not wait for long ones."""
         rows = [text if isinstance(text, Tokens) else Tokens(list(text)) for text in texts]
-        results = np.empty((len(rows), self.dimensions), np.float32)
-        for piece in slices_of([len(row) for row in rows], self._most_places):
-            results[[index for row in piece.rows for index in row]] = self._compute(rows, piece)
-        if self._description.is_reranker:
-            return 1 / (1 + np.exp(-results)) if self._description.has_sigmoid else results
-        return to_unit_length(results)
+        pieces = slices_of([len(row) for row in rows], self._most_places)
+        for piece in sorted(pieces, key=lambda piece: piece.width):
+            yield [index for row in piece.rows for index in row], self._compute(rows, piece)
 
     def _compute(self, rows: Sequence[Tokens], piece: Slice) -> Floats:
         places = Places.of(rows, piece, self._description.pooling, self._description.shape.padding)
-        return self._computing.run(places.inputs())
+        results = self._computing.run(places.inputs())
+        if self._description.is_reranker:
+            return 1 / (1 + np.exp(-results)) if self._description.has_sigmoid else results
+        return to_unit_length(results)
 
 
 def head_of(family: Family, read: Reader, description: Description) -> Head | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
+import tokenizers
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from python_backend.engine.checkpoint import unusable
 from python_backend.engine.checkpoint.safetensors_files import read_json
+from python_backend.text.literal_encoder import LiteralEncoder
 
 _QUERY, _DOCUMENT = "\ue000query\ue001", "\ue000document\ue001"
 
@@ -65,3 +69,20 @@ def _instruction(directory: Path) -> str:
     told = read_json(path) if path.is_file() else {}
     prompts = told.get("prompts") or {}
     return str(prompts.get(told.get("default_prompt_name") or "", ""))
+
+
+class WrittenPairs:
+    """Pairs as their template has them; what looks like a special token in their texts is letters."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, template: PairTemplate) -> None:
+        self._encoder = LiteralEncoder(backend)
+        self._mark = f"\ue000{secrets.token_hex(16)}\ue001"
+        self._template = template
+
+    def encode(self, pairs: Sequence[tuple[str, str]], max_tokens: int) -> list[list[int]]:
+        """What is longer loses the end of its document."""
+        template = self._template
+        literal = [tuple(self._encoder.marked(text, self._mark) for text in pair) for pair in pairs]
+        texts = [f"{template.before}{first}{template.between}{second}" for first, second in literal]
+        *found, end = self._encoder.encode_batch([*texts, template.after], self._mark, False)
+        return [[*ids[: max_tokens - len(end)], *end] for ids in found]

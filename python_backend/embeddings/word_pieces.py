@@ -10,7 +10,7 @@ import tokenizers
 import tokenizers.processors
 
 from python_backend.embeddings.description import Description
-from python_backend.embeddings.pair_template import PairTemplate
+from python_backend.embeddings.pair_template import PairTemplate, WrittenPairs
 from python_backend.engine.checkpoint import unusable
 from python_backend.engine.checkpoint.safetensors_files import read_json
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -43,7 +43,7 @@ class WordPieces:
         backend.enable_truncation(max_tokens)
         self._backend = backend
         self._is_lower_case = is_lower_case
-        self._template = template
+        self._written = None if template is None else WrittenPairs(backend, template)
         self.max_tokens = max_tokens
         self.vocabulary: int = backend.get_vocab_size(with_added_tokens=True)
         self._first, self._last = frame_of(backend)
@@ -68,14 +68,9 @@ class WordPieces:
         return [encoding.ids for encoding in self._backend.encode_batch_fast(given)]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[Tokens]:
-        if self._template is not None:
-            return self._written(pairs, self._template)
+        if self._written is not None:
+            return [Tokens(ids) for ids in self._written.encode(pairs, self.max_tokens)]
         return [Tokens(each.ids, each.type_ids) for each in self._backend.encode_batch_fast(pairs)]
-
-    def _written(self, pairs: Sequence[tuple[str, str]], template: PairTemplate) -> list[Tokens]:
-        texts = [f"{template.before}{first}{template.between}{second}" for first, second in pairs]
-        *found, end = self._backend.encode_batch_fast([*texts, template.after], add_special_tokens=False)
-        return [Tokens([*each.ids[: self.max_tokens - len(end.ids)], *end.ids]) for each in found]
 
     def frame(self, ids: Sequence[int]) -> list[int]:
         """Ids that a caller has made, put between the special tokens unless they are there already."""

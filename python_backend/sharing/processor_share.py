@@ -22,7 +22,7 @@ class _Debt:
 class ProcessorShare:
     """`free_s` is the debt without a rest; what is not paid off by `most_rest_s` of rest is forgiven."""
 
-    def __init__(self, share: float, free_s: float = 0.5, most_rest_s: float = 10.0) -> None:
+    def __init__(self, share: float, free_s: float = 0.25, most_rest_s: float = 30.0) -> None:
         self._share = share
         self._free_s = free_s
         self._most_s = free_s + most_rest_s * share

@@ -36,8 +36,13 @@ class LiteralEncoder:
         # What stands for letters that the model does not know is no leak.
         unknown = copied["model"].get("unk_token"), copied["model"].get("unk_id")
         self._leaks = {at: text for at, text in texts.items() if text not in unknown and at not in unknown}
-        self._tokens = re.compile(_longest_of(set(self._names)) if self._names else "(?!)")
+        tokens = _longest_of(set(self._names)) if self._names else "(?!)"
+        self._tokens, self._starts = re.compile(tokens), re.compile(f"(?s)(?={tokens}).")
         self._spellings: dict[int, list[int]] = {}
+
+    def marked(self, text: str, mark: str) -> str:
+        """With marks in what would be special tokens."""
+        return self._starts.sub(rf"\g<0>{mark}", text)
 
     def encode_batch(self, texts: Sequence[str], mark: str, add_special_tokens: bool) -> list[list[int]]:
         renamed = [

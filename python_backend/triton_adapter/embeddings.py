@@ -31,8 +31,14 @@ class _Job:
     seconds: list[str]  # the other texts of pairs
     ids: list[list[int]] | list[Tokens]
     dimensions: int
-    request_id: str
+    request: pb.PbRequest
     vectors: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    missing: int = 0  # rows that are not computed yet
+    is_answered: bool = False
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id()
 
 
 class TritonPythonModel:
@@ -44,18 +50,20 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
         jobs = [self._read(request) for request in requests]
         self._compute([job for job in jobs if isinstance(job, _Job)])
-        return [self._respond(job) for job in jobs]
+        is_answered = [isinstance(job, _Job) and job.is_answered for job in jobs]
+        # Triton takes None for a request that was answered before.
+        return [None if done else self._respond(job) for job, done in zip(jobs, is_answered, strict=True)]
 
     def _read(self, request: pb.PbRequest) -> _Job | InflightError:
         try:
-            return self._decode(pb.arrays(request), request.request_id())
+            return self._decode(pb.arrays(request), request)
         except InflightError as failure:
             return failure
         except Exception as error:
             _log.exception("the inputs of %r could not be read", request.request_id())
             return _internal(error)
 
-    def _decode(self, inputs: Mapping[str, pb.Array], request_id: str) -> _Job:
+    def _decode(self, inputs: Mapping[str, pb.Array], request: pb.PbRequest) -> _Job:
         given = [name for name in ("TEXT", "INPUT_IDS") if name in inputs]
         if len(given) != 1:
             raise invalid("TEXT", f"expected either TEXT or INPUT_IDS, not {'both' if given else 'neither'}")
@@ -67,7 +75,7 @@ class TritonPythonModel:
             seconds = self._seconds(inputs, row_inputs)
         else:
             ids = [self._ids(row) for row in row_inputs]
-        return _Job(texts, seconds, ids, self._dimensions(row_inputs), request_id)
+        return _Job(texts, seconds, ids, self._dimensions(row_inputs), request)
 
     def _seconds(self, inputs: Mapping[str, pb.Array], rows: Sequence[RowInputs]) -> list[str]:
         if "TEXT_PAIR" not in inputs:
@@ -107,7 +115,8 @@ class TritonPythonModel:
                 _log.exception("%r could not be computed", jobs[0].request_id)
                 return
             for job in jobs:
-                self._compute([job])
+                if not job.is_answered:
+                    self._compute([job])
 
     def _embed(self, jobs: Sequence[_Job]) -> None:
         word_pieces = self._model.word_pieces
@@ -118,11 +127,30 @@ class TritonPythonModel:
                 job.ids = word_pieces.encode_pairs(list(zip(job.texts, job.seconds, strict=True)))
             elif job.texts:
                 job.ids = [next(encoded) for _ in job.texts]
-        vectors = self._model.embed([ids for job in jobs for ids in job.ids])
-        start = 0
+            job.missing = len(job.ids)
+            job.vectors = np.empty((job.missing, self._model.dimensions), np.float32)
+        places = [(job, row) for job in jobs for row in range(job.missing)]
+        under_way = list(jobs)
+        for indices, vectors in self._model.embed_in_slices([job.ids[row] for job, row in places]):
+            for index, vector in zip(indices, vectors, strict=True):
+                job, row = places[index]
+                job.vectors[row] = vector
+                job.missing -= 1
+            done = [job for job in under_way if not job.missing]
+            under_way = [job for job in under_way if job.missing]
+            if under_way:
+                self._answer_early(done)
+
+    def _answer_early(self, jobs: Sequence[_Job]) -> None:
+        """Whose texts are computed need not wait for the longer ones of others."""
         for job in jobs:
-            job.vectors = vectors[start : start + len(job.ids)]
-            start += len(job.ids)
+            try:
+                flags = pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL
+                job.request.get_response_sender().send(self._respond(job), flags=flags)
+            except Exception:  # then it is answered with the others
+                _log.exception("%r could not be answered at once", job.request_id)
+            else:
+                job.is_answered = True
 
     def _respond(self, job: _Job | InflightError) -> Any:
         if isinstance(job, _Job):
@@ -137,7 +165,7 @@ class TritonPythonModel:
 
 
 def _outputs(job: _Job) -> list[Any]:
-    if not len(job.vectors) or not np.isfinite(job.vectors).all():
+    if job.missing or not len(job.vectors) or not np.isfinite(job.vectors).all():
         raise InflightError(ErrorKind.ENGINE_FAILED, "the vectors could not be computed; try again")
     vectors = shortened(job.vectors, job.dimensions)
     return [

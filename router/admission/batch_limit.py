@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # One of a batch computed and one that waits.
 _LEAST_ROWS = 2
+_LEAST_ROW_MS = 1e-6
 # So many of a hundred may take longer: fewer than an objective allows, as they come in bunches.
 _LATE_PART = 0.04
 _FIRST_FACTOR, _LEAST_FACTOR, _MOST_FACTOR = 1.3, 0.2, 5.0
@@ -61,10 +62,10 @@ class BatchLimit:
         if cost is None or not recent or not replicas:
             return capacity.slots
         allowed_ms = 1000 * _PART_IN_FLIGHT * min(recent) / self.factor
-        row_ms = cost.row_ms + cost.token_ms * self._row_tokens
-        if capacity.slots * row_ms <= replicas * (allowed_ms - 2 * cost.base_ms):
-            return capacity.slots
-        return min(max(int((allowed_ms - 2 * cost.base_ms) / row_ms), _LEAST_ROWS) * replicas, capacity.slots)
+        for_rows_ms = max(allowed_ms - 2 * cost.base_ms, 0.0)
+        row_ms = max(cost.row_ms + cost.token_ms * self._row_tokens, _LEAST_ROW_MS)
+        rows = max(int(for_rows_ms / row_ms), _LEAST_ROWS) * replicas
+        return min(rows, capacity.slots)
 
     def late_s(self, capacity: Capacity, rows: int, tokens: int) -> float:
         """What 96 of 100 take no longer than, once begun, beside so many rows in all."""

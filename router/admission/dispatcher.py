@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING
 
 from python_backend.wire.tiers import Tier
@@ -122,6 +123,17 @@ class Dispatcher:
             entry.prefill_tokens = 0
             self._forecaster.learn(entry, now_s)
 
+    def give_way(self, entry: QueueEntry, rows_left: int, now_s: float) -> None:
+        self._running.end(entry)
+        demand = entry.demand
+        demand.prompt_tokens = demand.prompt_tokens * rows_left // max(demand.rows, 1)
+        demand.rows, demand.deadline_s = rows_left, inf
+        weight = self._shares.weight(demand.tenant)
+        rest = self._judge.priced(demand, entry.progress, weight, now_s)
+        entry.sequences, entry.cost_us = min(rest.sequences, rows_left), rest.cost_us
+        entry.deadline_s, entry.state = inf, EntryState.WAITING
+        self._join(entry, self._queue.lift(demand, weight))
+
     def end(self, entry: QueueEntry, now_s: float, finished: bool = True) -> None:
         if entry.state is EntryState.WAITING:
             self._queue.leave(entry)
@@ -189,6 +201,8 @@ class Dispatcher:
             is_judged = is_judged and allocation.is_open(demand.tier)
         if not allocation.sequences:  # alone everything fits
             return allocation.slots > 0 and now_s + entry.alone_s <= entry.deadline_s
+        if is_judged and self._is_bounded(entry):
+            return allocation.sequences < allocation.slots and not self._is_lost(entry, now_s)
         if is_judged:
             begun_s = self._forecaster.usual(demand.tier) * entry.service_s
             return allocation.sequences < allocation.slots and now_s + begun_s <= entry.deadline_s
@@ -250,13 +264,17 @@ class Dispatcher:
     def _is_lost(self, entry: QueueEntry, now_s: float) -> bool:
         """Its deadline is checked once more before anything is computed for it."""
         demand, allocation = entry.demand, self._allocation
-        if allocation.capacity.batch is not None and demand.rows <= entry.sequences:
+        if self._is_bounded(entry) and allocation.sequences:
             rows = allocation.sequences + entry.sequences
             tokens = self._running.prefill_tokens + demand.prompt_tokens
             return now_s + self._judge.limit.late_s(allocation.capacity, rows, tokens) > entry.deadline_s
         return (
             now_s + self._forecaster.usual(demand.tier) * self._running.service_s(demand) > entry.deadline_s
         )
+
+    def _is_bounded(self, entry: QueueEntry) -> bool:
+        """Whether a bound on what is in flight bounds its time: not that of a list, which has many turns."""
+        return self._allocation.capacity.batch is not None and 0 < entry.demand.rows <= entry.sequences
 
     def _begin(self, entry: QueueEntry, now_s: float) -> None:
         entry.state, entry.begun_s = EntryState.RUNNING, now_s
@@ -284,9 +302,8 @@ class Dispatcher:
             self._resize(replace(whole, slots=slots, own_slots=own))
 
     def _learn_limit(self, entry: QueueEntry, now_s: float) -> None:
-        demand = entry.demand
-        if demand.rows > entry.sequences or entry.begun_s is None:
-            return  # of a list it is known when all of it is there
+        if not self._is_bounded(entry) or entry.begun_s is None:
+            return
         rows, tokens = max(entry.beside_rows, self._allocation.sequences), self._running.prefill_tokens
         self._judge.limit.learn(self._allocation.capacity, now_s - entry.begun_s, rows, tokens)
 

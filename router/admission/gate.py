@@ -166,6 +166,14 @@ class Gate:
         if entry.refusal is not None:
             raise self._refusal(entry.demand.tier, entry.refusal)
 
+    async def give_way(self, entry: QueueEntry, rows_left: int, waiter: Waiter) -> None:
+        """A list lets those go first whose turn it is, and goes on when it is its own again."""
+        now_s = self.clock()
+        self.taken_slots -= entry.sequences
+        self._policy.give_way(entry, rows_left, now_s)
+        self._hand_on(now_s)
+        await self.wait(entry, waiter)
+
     def heard(self, entry: QueueEntry, now_s: float) -> None:
         self._policy.first_token(entry, now_s)
         if self._watcher is not None:
@@ -250,6 +258,20 @@ class Turn:
     async def come(self, waiter: Waiter) -> None:
         """Returns when it may go on; raises InflightError when it was cut, or timed out in the queue."""
         await self._gate.wait(self._entry, waiter)
+
+    @property
+    def slots(self) -> int:
+        """Rows of a batch model that it may have in flight."""
+        return self._entry.sequences
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether others wait for theirs."""
+        return self._gate.waiting_count > 0
+
+    async def give_way(self, rows_left: int, waiter: Waiter) -> None:
+        """For a list between its calls; raises as `come` does."""
+        await self._gate.give_way(self._entry, rows_left, waiter)
 
     def heard(self, now_s: float) -> None:
         """For the first of its sequences that says something."""

@@ -137,7 +137,7 @@ class Judge:
             entry.service_s = self._running.service_s(demand)
         late_s = self._forecaster.predict(entry, away_s + entry.service_s, now_s)
         excess_s = demand.arrived_s + late_s - entry.deadline_s
-        if allocation.capacity.batch is not None and not demand.is_strict:
+        if demand.rows and allocation.capacity.batch is not None and not demand.is_strict:
             excess_s = now_s + self._batched_s(entry, away_s) - entry.deadline_s
         elif is_below or (excess_s > 0 and not own_us and allocation.is_light(entry)):
             # What others have is no reason to refuse it.

@@ -35,6 +35,12 @@ class Policy(Protocol):
     def first_token(self, entry: QueueEntry, now_s: float) -> None:
         """The first token of a running entry has come. Without effect at any other time."""
 
+    def give_way(self, entry: QueueEntry, rows_left: int, now_s: float) -> None:
+        """A running list of a batch model, of which so many rows are left, waits for its next turn again.
+
+        It is not refused any more. Call `hand_on` next.
+        """
+
     def end(self, entry: QueueEntry, now_s: float, finished: bool = True) -> None:
         """Releases all that the entry holds, in any state, once; `finished`: with a whole answer."""
 
@@ -89,6 +95,12 @@ class FirstCome:
     def first_token(self, entry: QueueEntry, now_s: float) -> None:
         if entry.is_running and entry.first_token_s is None:
             entry.first_token_s = now_s
+
+    def give_way(self, entry: QueueEntry, rows_left: int, now_s: float) -> None:
+        del self._running[entry]
+        self._taken -= entry.sequences
+        entry.state = EntryState.WAITING
+        self._waiting[entry] = None
 
     def end(self, entry: QueueEntry, now_s: float, finished: bool = True) -> None:
         if entry.state is EntryState.WAITING:

@@ -16,13 +16,15 @@ CALLS_AT_ONCE = 4
 # Small enough for others to get in between, large enough for the calls of a long list to be few.
 ROWS_PER_CALL = 16
 TOKENS_PER_CALL = 512
+SPECIAL_TOKENS = 2  # around each text
 TokenIds = list[int]
 
 
 class EmbeddingLimits(msgspec.Struct, frozen=True):
     """What one model takes and gives; a text is cut at `max_tokens`.
 
-    A reranker scores texts and pairs of them. `prompts`, by their names, are what texts begin with;
+    A reranker scores texts and pairs of them. `frame_tokens` is what the model itself puts around a text, or
+    a pair, at most. `prompts`, by their names, are what texts begin with;
     `default_prompt` is the name of the one for texts of which nothing is said.
     """
 
@@ -32,6 +34,7 @@ class EmbeddingLimits(msgspec.Struct, frozen=True):
     is_reranker: bool = False
     prompts: dict[str, str] = {}
     default_prompt: str = ""
+    frame_tokens: int = SPECIAL_TOKENS
 
     def prompted(self, text: str, name: str) -> str:
         """With that prompt; with the usual one where the model has none of this name."""
@@ -89,6 +92,3 @@ class ServedEmbedder:
 
     async def ready(self) -> bool:
         return await self.embedder.ready()
-
-
-SPECIAL_TOKENS = 2  # around each text

@@ -266,11 +266,11 @@ def _usage(record: Record) -> dict[str, Any]:
 
 
 def _most(limits: EmbeddingLimits, *texts: str) -> int:
-    return min(limits.max_tokens, sum(len(text.encode()) for text in texts) + SPECIAL_TOKENS)
+    return min(limits.max_tokens, sum(len(text.encode()) for text in texts) + limits.frame_tokens)
 
 
 def _likely(limits: EmbeddingLimits, *texts: str) -> int:
-    return min(limits.max_tokens, sum(text_tokens(text) for text in texts) + SPECIAL_TOKENS)
+    return min(limits.max_tokens, sum(text_tokens(text) for text in texts) + limits.frame_tokens)
 
 
 def _vectors(answer: EmbeddingAnswer) -> Iterator[tuple[float, ...]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from dataclasses import replace
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import InflightError
@@ -106,14 +108,14 @@ class EmbeddingRun:
     """All calls of one request, a few of them at once; a permit that is cut ends it, whatever it waits for.
 
     Each answer goes to `take` with the number of its call as soon as it is there: rows are rendered while
-    the model computes the next ones, and never so many in one go that other requests have to wait.
+    the model computes the next ones, and never so many in one go that other requests have to wait. Where
+    others wait for the model, it gives way between its calls: however long a list is, they are not behind it.
     """
 
     def __init__(self, embedder: Embedder, calls: Sequence[EmbeddingCall], record: Record) -> None:
         self._embedder = embedder
         self._record = record
-        self._size = len(calls)
-        self._waiting = enumerate(calls)
+        self._waiting = deque(enumerate(calls))
         self._workers: list[asyncio.Task[None]] = []
         self.lost_attempts = 0
 
@@ -121,31 +123,44 @@ class EmbeddingRun:
         permit.attach(self)
         self._record.dispatched_s = time.monotonic()
         try:
-            if permit.cut_by is None:
-                at_once = min(CALLS_AT_ONCE, self._size)
-                self._workers = [asyncio.ensure_future(self._work(take)) for _ in range(at_once)]
-                await asyncio.wait(self._workers, return_when=asyncio.FIRST_EXCEPTION)
+            while self._waiting and permit.cut_by is None:
+                await self._turn(permit, take)
+                if self._waiting and permit.cut_by is None:
+                    await permit.give_way(sum(len(call.rows) for _, call in self._waiting))
         finally:
             self.stop()
             if running := [worker for worker in self._workers if not worker.done()]:
                 await asyncio.wait(running)
             self._record.received_s = time.monotonic()
-        failures = [worker.exception() for worker in self._workers if not worker.cancelled()]
         if permit.cut_by is not None:
             raise permit.cut_by.again()
-        for failure in failures:
-            if failure is not None:
-                raise failure
 
     def stop(self) -> None:
         """Nothing more is asked for; stopping what has ended does nothing."""
         for worker in self._workers:
             worker.cancel()
 
-    async def _work(self, take: Callable[[int, EmbeddingAnswer], None]) -> None:
+    async def _turn(self, permit: Permit, take: Callable[[int, EmbeddingAnswer], None]) -> None:
+        """Until all calls are answered, or others wait; raises what the first call that failed did."""
+        at_once = self._fitting(permit.slots)
+        self._workers = [asyncio.ensure_future(self._work(permit, take)) for _ in range(at_once)]
+        await asyncio.wait(self._workers, return_when=asyncio.FIRST_EXCEPTION)
+        for worker in self._workers:
+            if worker.done() and not worker.cancelled() and permit.cut_by is None:
+                worker.result()
+
+    def _fitting(self, slots: int) -> int:
+        """How many of the next calls have no more rows than that; one has to go in any case."""
+        sizes = accumulate(len(call.rows) for _, call in islice(self._waiting, CALLS_AT_ONCE))
+        return max(sum(rows <= slots for rows in sizes), 1)
+
+    async def _work(self, permit: Permit, take: Callable[[int, EmbeddingAnswer], None]) -> None:
         record = self._record
-        for number, call in self._waiting:
+        while self._waiting:
+            number, call = self._waiting.popleft()
             answer = await self._embedder.embed(call, f"{record.request_id}-{number}", record.tenant)
             record.prompt_tokens += sum(answer.tokens)
             self.lost_attempts += answer.lost_attempts
             take(number, answer)
+            if permit.is_wanted:
+                return

@@ -98,6 +98,20 @@ class Permit:
     def client_left(self) -> None:
         self.cut(InflightError(ErrorKind.CANCELLED, "the client left"))
 
+    @property
+    def slots(self) -> int:
+        """Rows of a batch model that may be in flight for it at once."""
+        return self._turn.slots
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether others wait for what it has."""
+        return self._turn.is_wanted
+
+    async def give_way(self, rows_left: int) -> None:
+        """Returns when it is its turn again; raises InflightError when it was cut."""
+        await self._turn.give_way(rows_left, self)
+
     def heard(self, now_s: float) -> None:
         """The model has said the first thing."""
         self._turn.heard(now_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from python_backend.wire.model_files import DECODER_TOKENS, DECODERS, is_reranker
-from router.core.embedding import EmbeddingLimits
+from router.core.embedding import SPECIAL_TOKENS, EmbeddingLimits
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +20,9 @@ _MAX_TOKENS = (
     ("sentence_bert_config.json", "max_seq_length"),
     ("tokenizer_config.json", "model_max_length"),
 )
+
+# What the chat template of a decoder writes around a pair; Qwen3-Reranker's has about 85 tokens.
+_TEMPLATE_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ def load_limits(checkpoint_dir: Path) -> EmbeddingLimits:
         is_reranker=scores,
         prompts={str(name): str(text) for name, text in (prompts.get("prompts") or {}).items()},
         default_prompt=prompts.get("default_prompt_name") or "",
+        frame_tokens=_TEMPLATE_TOKENS if scores and config.get("model_type") in DECODERS else SPECIAL_TOKENS,
     )
 
 

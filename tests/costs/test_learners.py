@@ -98,7 +98,7 @@ shapes = st.builds(StepShape, st.integers(0, 4096), st.integers(0, 512), st.inte
 
 
 @given(st.lists(st.tuples(shapes, st.floats(1e-3, 1e5)), min_size=WARM_UP_SAMPLES, max_size=80))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 def test_a_learned_cost_is_not_negative_and_its_error_is_a_share(
     steps: list[tuple[StepShape, float]],
 ) -> None:

@@ -127,6 +127,26 @@ def test_concurrent_requests_are_computed_together(client: Client, model: Embedd
     assert max(batches) >= 4, f"batches by size: {batches}"
 
 
+def test_short_texts_of_a_batch_with_long_ones_are_answered_first(
+    client: Client, model: EmbeddingModel
+) -> None:
+    """Some requests of a batch are answered while Triton still waits for the rest of it."""
+    texts = [text for number in range(16) for text in (f"short {number}", f"long {number} " * 100)]
+    ended: list[str] = []
+
+    def ask(text: str) -> Any:
+        found = client.embed([text])[0][0]
+        ended.append(text)
+        return found
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        answers = list(pool.map(ask, texts))
+    assert np.abs(np.array(answers) - model.embed(model.word_pieces.encode(texts))).max() < 1e-5
+    places = {kind: sum(ended.index(text) for text in texts if text.startswith(kind)) for kind in ("s", "l")}
+    assert places["s"] < places["l"]
+    assert sum(size * count for size, count in client.batches().items()) >= len(texts)
+
+
 def test_a_refusal_keeps_its_kind_and_affects_no_other_request(client: Client) -> None:
     def ask(rows: list[Any]) -> InflightError | None:
         try:

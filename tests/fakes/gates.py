@@ -11,7 +11,9 @@ from router.core.record import Record
 
 class FreeTurn:
     is_waiting = False
+    is_wanted = False
     weight = 0.0
+    slots = 64
 
     def heard(self, now_s: float) -> None:
         pass

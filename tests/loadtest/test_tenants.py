@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadtest.tenants import Tenant, TenantMix, TenantsError, read_tenants, tenants_of, write_tenants
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=6), st.integers(1, 200))
 def test_after_any_number_of_users_each_tenant_has_its_share(weights: list[float], users: int) -> None:
     tenants = [Tenant(f"t{number}", weight=weight) for number, weight in enumerate(weights)]

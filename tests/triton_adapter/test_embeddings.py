@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from python_backend.embeddings.model import EmbeddingModel
 from python_backend.triton_adapter.embeddings import TritonPythonModel
 from python_backend.wire.errors import InflightError
 from tests.embeddings.checkpoints import embeddings_checkpoint
-from tests.fakes.triton_stub import Request, arguments
+from tests.fakes.triton_stub import InferenceResponse, Request, Sender, arguments
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,20 @@ def numbers(values: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.asarray(value, np.int32) for name, value in values.items()}
 
 
+def answers(model: TritonPythonModel, requests: Sequence[Request]) -> list[InferenceResponse]:
+    """Each exactly once: with the batch, or sent before that was done."""
+    for request in requests:
+        request.sender = Sender()
+    given = model.execute(requests)
+    sent = [request.sender.responses for request in requests]
+    assert [len(early) + (late is not None) for early, late in zip(sent, given, strict=True)] == [1] * len(
+        given
+    )
+    return [early[0] if early else late for early, late in zip(sent, given, strict=True)]
+
+
 def test_a_batch_of_requests_is_answered_row_by_row(model: TritonPythonModel, plain: EmbeddingModel) -> None:
-    one, three = model.execute([texts(b"alone"), texts("one", b"a longer text", "")])
+    one, three = answers(model, [texts(b"alone"), texts("one", b"a longer text", "")])
     expected = plain.embed(plain.word_pieces.encode(["alone", "one", "a longer text", ""]))
     assert np.abs(one.outputs["EMBEDDING"] - expected[:1]).max() < 1e-6
     assert np.abs(three.outputs["EMBEDDING"] - expected[1:]).max() < 1e-6
@@ -61,14 +73,14 @@ def test_token_ids_of_several_lengths_are_padded_with_minus_1(
 ) -> None:
     short, long = plain.word_pieces.encode(["one", "a longer text"])
     padded = [*short[1:-1], -1, -1, -1, -1]
-    by_ids, by_text = model.execute([ids(padded, long), texts("one", "a longer text")])
+    by_ids, by_text = answers(model, [ids(padded, long), texts("one", "a longer text")])
     assert np.abs(by_ids.outputs["EMBEDDING"] - by_text.outputs["EMBEDDING"]).max() < 1e-6
     assert by_ids.outputs["TOKENS"].tolist() == by_text.outputs["TOKENS"].tolist()
 
 
 @pytest.mark.parametrize(("asked", "given"), [(0, 384), (384, 384), (64, 64), (1, 1)])
 def test_dimensions_shorten_the_vectors(model: TritonPythonModel, asked: int, given: int) -> None:
-    (response,) = model.execute([texts("one", "two", DIMENSIONS=[[asked], [asked]])])
+    (response,) = answers(model, [texts("one", "two", DIMENSIONS=[[asked], [asked]])])
     vectors = response.outputs["EMBEDDING"]
     assert vectors.shape == (2, given)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-6)
@@ -93,10 +105,10 @@ def test_dimensions_shorten_the_vectors(model: TritonPythonModel, asked: int, gi
 def test_a_wrong_request_is_refused_and_affects_no_other(
     model: TritonPythonModel, request_: Request, said: str
 ) -> None:
-    before, wrong, after = model.execute([texts("before"), request_, texts("after")])
+    before, wrong, after = answers(model, [texts("before"), request_, texts("after")])
     assert said in wrong.error.message
     assert InflightError.from_text(wrong.error.message).kind.http_status == 400
-    alone = model.execute([texts("before"), texts("after")])
+    alone = answers(model, [texts("before"), texts("after")])
     for response, expected in zip((before, after), alone, strict=True):
         assert response.error is None
         assert np.abs(response.outputs["EMBEDDING"] - expected.outputs["EMBEDDING"]).max() < 1e-6
@@ -105,15 +117,15 @@ def test_a_wrong_request_is_refused_and_affects_no_other(
 def test_a_request_that_breaks_the_computation_fails_alone(
     model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = EmbeddingModel.embed
+    whole = EmbeddingModel.embed_in_slices
 
-    def breaking(self: EmbeddingModel, rows: Sequence[Sequence[int]]) -> Floats:
+    def breaking(self: EmbeddingModel, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Floats]]:
         if any(len(row) == 4 for row in rows):
             raise MemoryError("no room")
         return whole(self, rows)
 
-    monkeypatch.setattr(EmbeddingModel, "embed", breaking)
-    good, bad, other = model.execute([texts("one"), texts("two words"), texts("three")])
+    monkeypatch.setattr(EmbeddingModel, "embed_in_slices", breaking)
+    good, bad, other = answers(model, [texts("one"), texts("two words"), texts("three")])
     assert bad.error.message.startswith("engine_failed: ")
     assert "no room" not in bad.error.message
     assert good.error is None
@@ -123,17 +135,65 @@ def test_a_request_that_breaks_the_computation_fails_alone(
 def test_a_vector_that_is_not_finite_is_not_sent(
     model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = EmbeddingModel.embed
+    whole = EmbeddingModel.embed_in_slices
 
-    def infected(self: EmbeddingModel, rows: Sequence[Sequence[int]]) -> Floats:
-        vectors = whole(self, rows)
-        vectors[1, 7] = np.nan
-        return vectors
+    def infected(self: EmbeddingModel, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Floats]]:
+        for indices, vectors in whole(self, rows):
+            vectors[indices.index(1), 7] = np.nan
+            yield indices, vectors
 
-    monkeypatch.setattr(EmbeddingModel, "embed", infected)
-    good, bad = model.execute([texts("one"), texts("two")])
+    monkeypatch.setattr(EmbeddingModel, "embed_in_slices", infected)
+    good, bad = answers(model, [texts("one"), texts("two")])
     assert good.error is None
     assert bad.error.message.startswith("engine_failed: ")
+
+
+LONG = " ".join(["word"] * 250)
+
+
+def test_a_short_text_is_answered_before_the_long_ones_of_its_batch_are_computed(
+    model: TritonPythonModel, plain: EmbeddingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = EmbeddingModel.embed_in_slices
+    short, long = texts("short"), texts(LONG, LONG, "another")
+    seen: list[tuple[int, bool]] = []
+
+    def watched(self: EmbeddingModel, rows: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Floats]]:
+        for indices, vectors in whole(self, rows):
+            seen.append((len(indices), short.sender.finals == 1))
+            yield indices, vectors
+
+    monkeypatch.setattr(EmbeddingModel, "embed_in_slices", watched)
+    given = model.execute([long, short])
+    assert given[1] is None
+    assert not seen[0][1]
+    assert seen[-1][1]
+    expected = plain.embed(plain.word_pieces.encode([LONG, LONG, "another", "short"]))
+    assert np.abs(given[0].outputs["EMBEDDING"] - expected[:3]).max() < 1e-5
+    assert np.abs(short.sender.responses[0].outputs["EMBEDDING"] - expected[3:]).max() < 1e-5
+
+
+def test_an_answer_that_cannot_be_sent_early_is_given_with_the_others(model: TritonPythonModel) -> None:
+    short = texts("short")
+    short.sender.fail_at = 1
+    given = model.execute([texts(LONG), short])
+    assert [each.error for each in given] == [None, None]
+
+
+def test_what_breaks_after_others_were_answered_fails_alone(
+    model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = EmbeddingModel._compute
+
+    def breaking(self: EmbeddingModel, rows: Sequence[Any], piece: Any) -> Floats:
+        if piece.width > 100:
+            raise MemoryError("no room")
+        return whole(self, rows, piece)
+
+    monkeypatch.setattr(EmbeddingModel, "_compute", breaking)
+    bad, good = answers(model, [texts(LONG), texts("short")])
+    assert good.error is None
+    assert bad.error is not None
 
 
 @pytest.mark.parametrize(

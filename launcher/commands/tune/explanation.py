@@ -21,7 +21,8 @@ def print_explanation(found: Explanation) -> None:
     if found.standing and (found.has_objective or found.paused_s is not None):
         show("", _COLUMNS, (_row(each) for each in found.standing))
         for each in found.standing:
-            print(f"{_named(each)}, {moment(each.at_s)} UTC: {each.sentence}.{_cost(each.detail)}")
+            told = f"{each.sentence}.{_longer(each.detail)}{_cost(each.detail)}"
+            print(f"{_named(each)}, {moment(each.at_s)} UTC: {told}")
     for each in found.engines:
         for server, engine in each.detail["engines"].items():
             where = f"Engine of {each.release} on {server}, {moment(each.at_s)} UTC"
@@ -73,6 +74,15 @@ def _row(decided: TuningDecision) -> Iterator[str]:
     yield _number(detail.get("mean_batch"))
     yield _number(detail.get("p95_ms"), " ms")
     yield _number(detail.get("objective_ms"), " ms")
+
+
+def _longer(detail: dict[str, Any]) -> str:
+    """What a longer delay would bring; of an engine's steps, or of an earlier version, nothing."""
+    longer = detail.get("longer")
+    if longer is None:
+        return ""
+    sentence: str = longer["sentence"]
+    return f" {sentence[0].upper()}{sentence[1:]}."
 
 
 def _cost(detail: dict[str, Any]) -> str:

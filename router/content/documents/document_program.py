@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import resource
+import signal
 import struct
 import sys
 import warnings
@@ -30,6 +31,8 @@ ANSWER = struct.Struct(">?dQ")
 _NICENESS = 10
 # Less, as there may be many sessions: each has a part of the processors, however many work in it.
 _SESSION_NICENESS = 5
+# What takes more time of a processor than this goes on with what nobody else wants.
+_USUAL_CPU_S = 1.0
 _BROKEN = b"needs too much memory or time to be read"
 _DELIMITERS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"?')
@@ -50,7 +53,7 @@ class Limits:
 
 
 def main(limits: Limits) -> None:
-    give_way(_NICENESS, _SESSION_NICENESS)
+    os.nice(_NICENESS)
     warnings.simplefilter("ignore")
     logging.disable()
     documents, answers = sys.stdin.buffer, sys.stdout.buffer
@@ -59,21 +62,25 @@ def main(limits: Limits) -> None:
         data = documents.read(size)
         if kind == PDF:
             import pypdf  # noqa: F401 (here once, not in each child)
+        set_session_niceness(_SESSION_NICENESS)
         is_text, text, cpu_s = read_in_child(kind, data, limits)
         answers.write(ANSWER.pack(is_text, cpu_s, len(text)) + text)
         answers.flush()
 
 
-def give_way(niceness: int, session_niceness: int) -> None:
-    """The streams of others go first.
+def set_session_niceness(niceness: int) -> None:
+    """Outside of containers Linux may divide the processors among sessions before it looks at processes."""
+    with suppress(OSError), open("/proc/self/autogroup", "w") as group:
+        group.write(str(niceness))
 
-    Outside of containers Linux may divide the processors among sessions before it looks at niceness, so that
-    a session of its own has one too.
-    """
-    os.nice(niceness)
-    if os.getsid(0) == os.getpid():
-        with suppress(OSError), open("/proc/self/autogroup", "w") as group:
-            group.write(str(session_niceness))
+
+def take_leftovers() -> None:
+    """For a process in a session of its own: it runs when nobody else wants to."""
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    set_session_niceness(19)
 
 
 def read_in_child(kind: bytes, data: bytes, limits: Limits) -> tuple[bool, bytes, float]:
@@ -97,6 +104,8 @@ def _be_child(kind: bytes, data: bytes, limits: Limits, writable: int) -> NoRetu
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGPROF, lambda *_: take_leftovers())
+        signal.setitimer(signal.ITIMER_PROF, _USUAL_CPU_S)
         try:
             answer = "+" + read(kind, data, limits.pages, limits.characters)
         except Unreadable as reason:

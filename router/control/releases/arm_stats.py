@@ -80,11 +80,14 @@ class ArmStats:
         every = list(samples)
         good = [each for each in every if not each.failed]
         alone = [Stretches().with_all(logs) for logs in _logs_of(good, is_mirrored=False)]
-        paired = [_spread(logs) for logs in _logs_of(good, is_mirrored=True)]
+        paired = (_spread(logs) for logs in _logs_of(good, is_mirrored=True))
+        first_token, between_tokens, length = map(merge_spreads, (each.whole for each in alone), paired)
         seen = ArmStats(
             Proportion(len(every) - len(good), len(every)),
             _share(each.refused for each in good),
-            *(merge_spreads(one.whole, other) for one, other in zip(alone, paired, strict=True)),
+            first_token,
+            between_tokens,
+            length,
             Timed(*alone),
             _share(each.late_first for each in good),
             _share(each.late_between for each in good),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.tiers import Tier
@@ -130,6 +130,8 @@ def detail_of(
         }
     if aim is not None:
         found["aim_ms"] = aim.delay_ms
+        if aim.longer is not None and window is not None:
+            found["longer"] = {**asdict(aim.longer), "sentence": aim.longer.told(window.allowed_ms)}
     if (learned := subject.learner.learned) is not None:
         found["cost"] = {
             "base_ms": round(learned.cost.base_ms, 3),

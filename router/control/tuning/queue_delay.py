@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ GUARD_MS = 2.0
 LEAST_LOAD = 0.1
 # A batch has to save this part of the model's time.
 LEAST_GAIN = 0.1
+# A longer delay is worth telling of from here on: requests that it lets join, on average.
+_TOLD_JOINING = 0.5
 # Above this load a request finds a batch in execution, which it has to wait for.
 _BUSY = 0.5
 # Capacity in Triton's queue, in largest batches, at least: refusing is the router's job.
@@ -43,16 +45,63 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a delay brings and costs: `joining` requests come within it on average, a batch then has `rows`.
+
+    `saved` is the part of the model's time that such batches save against requests one by one, `slow_ms` what
+    the slowest 5 of 100 requests take.
+    """
+
+    delay_ms: float
+    joining: float
+    rows: float
+    saved: float
+    slow_ms: float
+
+    def told(self, objective_ms: float) -> str:
+        joining = f"{shown(self.joining)} more requests would join on average"
+        batches = f"batches of {shown(self.rows)} rows would save {self.saved:.0%} of its time"
+        verdict = "which keeps" if self.slow_ms <= objective_ms else "which is beyond"
+        slow = f"answers would take up to {shown_ms(self.slow_ms)}, {verdict} {shown_ms(objective_ms)}"
+        return f"with {self.delay_ms:g} ms {joining}: {batches}, and {slow}"
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDelay:
-    """`delay_ms` is on the ladder. A batch is sent as soon as it has `batch` rows; 0: Triton's own choice."""
+    """`delay_ms` is on the ladder. A batch is sent as soon as it has `batch` rows; 0: Triton's own choice.
+
+    `longer` is what the next longer delay would bring that lets others join; None where there is none.
+    """
 
     delay_ms: float
     batch: int
     queue_size: int
     sentence: str
+    longer: Prospect | None = None
 
 
 def choose_queue_delay(arrivals: Arrivals, room: Room, cost: BatchCost) -> QueueDelay:
+    """With what a longer one would bring and cost."""
+    chosen = _chosen(arrivals, room, cost)
+    longer = [step for step in LADDER_MS if step > chosen.delay_ms]
+    if not longer or arrivals.requests_per_s <= 0:
+        return chosen
+    is_telling = (step for step in longer if step * arrivals.requests_per_s / 1000 >= _TOLD_JOINING)
+    return replace(chosen, longer=prospect(next(is_telling, longer[-1]), arrivals, room, cost))
+
+
+def prospect(delay_ms: float, arrivals: Arrivals, room: Room, cost: BatchCost) -> Prospect:
+    rows = max(1.0, arrivals.rows_per_request)
+    joining = delay_ms * arrivals.requests_per_s / 1000
+    joined = max(rows, min(float(room.max_batch), rows * (1 + joining)))
+    alone_ms, together_ms = cost.batch_ms(rows) / rows, cost.batch_ms(joined) / joined
+    saved = 1 - together_ms / alone_ms if alone_ms > 0 else 0.0
+    load = arrivals.requests_per_s * rows / 1000 * together_ms / room.instances
+    slow_ms = cost.slow_batch_ms(joined) * (2 if load > _BUSY else 1)
+    return Prospect(delay_ms, joining, joined, saved, delay_ms + slow_ms + room.elsewhere_ms + GUARD_MS)
+
+
+def _chosen(arrivals: Arrivals, room: Room, cost: BatchCost) -> QueueDelay:
     """The largest batch that gathers, and is computed, within the objective, and how long it gathers.
 
     A request that no other joins pays the delay for nothing. So it is 0 unless at least one more request is
@@ -67,7 +116,7 @@ def choose_queue_delay(arrivals: Arrivals, room: Room, cost: BatchCost) -> Queue
     heard = f"{per_s:.3g} requests/s"
     load = per_s * cost.batch_ms(ceil(rows)) / 1000 / room.instances
     if load < LEAST_LOAD:
-        return _none(room, f"{heard} keep it {load:.1%} busy without any batch: there is nothing to save")
+        return _none(room, f"{heard} keep it {load:.1%} busy without any batch: it has time to spare")
     gap_ms = 1000 / per_s
     least_ms = next((step for step in LADDER_MS if step >= gap_ms), None)
     if least_ms is None:
@@ -99,8 +148,12 @@ def snap_down(delay_ms: float) -> float:
     return max(step for step in LADDER_MS if step <= max(0.0, delay_ms))
 
 
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def shown_ms(value_ms: float) -> str:
-    return f"{value_ms:,.0f} ms" if value_ms >= 100 else f"{value_ms:.3g} ms"
+    return f"{shown(value_ms)} ms"
 
 
 def _none(room: Room, sentence: str) -> QueueDelay:

@@ -205,7 +205,7 @@ def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     assert "it does not begin with GGUF" in refusal(path).message
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_no_damage_to_the_header_breaks_reading(tiny: bytes, data: st.DataObject) -> None:
     """A damaged file is read, or refused with a sentence; nothing else is raised."""

@@ -78,7 +78,7 @@ def test_tokens_that_the_device_did_not_choose_are_written_to_their_slots(
     assert slots.last_tokens.tolist() == [40, 0, 50, 0]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=40))
 def test_no_two_sequences_ever_share_a_slot(moves: list[tuple[bool, int]]) -> None:
     slots = Slots(3, 1, SCRATCH, torch.device("cpu"))

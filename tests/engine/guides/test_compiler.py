@@ -17,6 +17,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.guides.walks import BACKEND, END_ID, VOCABULARY, WAIT_S, compiler_in, state_of, walk
 
 LIMITS = GuideLimits(compile_s=1.0, step_s=0.4)
+BUSY_S = 10.0  # what a busy machine may add; without limits it takes minutes
 # Each is small, and left to itself takes minutes, gigabytes or the whole stack.
 _PRIMES = (101, 103, 107, 109, 113, 127, 131)
 MULTIPLES = json.dumps({"allOf": [{"type": "integer", "multipleOf": prime} for prime in _PRIMES]})
@@ -49,7 +50,7 @@ def test_a_guide_that_costs_too_much_is_refused_in_time_and_the_next_is_compiled
     start_s = time.monotonic()
     with pytest.raises(InflightError) as caught:
         compiler.compile(guide, "owner").result(WAIT_S)
-    assert time.monotonic() - start_s < LIMITS.compile_s + LIMITS.step_s + 3
+    assert time.monotonic() - start_s < LIMITS.compile_s + LIMITS.step_s + BUSY_S
     assert caught.value.kind is ErrorKind.INVALID_REQUEST
     json.loads(walk(state_of(compiler, GuideKind.JSON), seed=1))
 
@@ -63,7 +64,7 @@ def test_costly_guides_keep_others_waiting_no_longer_than_their_limit(compiler: 
     evil = [compiler.compile(Guide(GuideKind.JSON_SCHEMA, MULTIPLES + " " * n), "owner") for n in range(3)]
     start_s = time.monotonic()
     compiler.compile(Guide(GuideKind.REGEX, "[0-9]+"), "other", "other").result(WAIT_S)
-    assert time.monotonic() - start_s < 2 * LIMITS.compile_s + 3
+    assert time.monotonic() - start_s < 2 * LIMITS.compile_s + BUSY_S
     for answer in evil:
         assert isinstance(answer.exception(WAIT_S), InflightError)
 
@@ -169,7 +170,7 @@ def test_an_answer_whose_guide_becomes_too_costly_is_given_up_in_time(tmp_path: 
         start_s = time.monotonic()
         with pytest.raises(InflightError, match=r"costs too much to follow; limit for one token 0\.1 s"):
             slow.mask(END_ID)
-        assert time.monotonic() - start_s < 5, "left to itself it takes minutes"
+        assert time.monotonic() - start_s < BUSY_S, "left to itself it takes minutes"
         assert quick.mask(END_ID).any()
 
 

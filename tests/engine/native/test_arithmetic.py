@@ -61,7 +61,7 @@ def test_a_nan_stays_nan_and_does_not_affect_its_neighbours(place: int) -> None:
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(arrays(np.float32, (2, 2 * GROUP), elements=finite))
 def test_quantised_bytes_are_within_half_a_step_and_their_sums_are_right(rows: Floats) -> None:
     inputs = rounded(rows)

@@ -40,7 +40,7 @@ def drawn(
     return draw(scores, float(scores.max()), temperature, top_k, top_p, point, min_p)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     vocabulary=st.sampled_from([1, 7, 300, 2_000, 9_000]),
     seed=st.integers(0, 10_000),

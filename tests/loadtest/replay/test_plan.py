@@ -9,7 +9,7 @@ from loadtest.traces import BLOCK_TOKENS, TracedRequest
 BLOCKS = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(BLOCKS, BLOCKS, st.integers(1, 2500), st.integers(1, 2500))
 def test_prompts_share_exactly_the_tokens_of_their_shared_blocks(
     mine: tuple[int, ...], others: tuple[int, ...], my_tokens: int, their_tokens: int

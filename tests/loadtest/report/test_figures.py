@@ -29,7 +29,7 @@ def run_of(*results: RequestResult, slo: dict[str, Slo] | None = None, planned: 
 KINDS = st.sampled_from(["good", "late", "cut", "refused", "failed", "left"])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(KINDS, max_size=30))
 def test_every_request_is_counted_once(kinds: list[str]) -> None:
     cut = answered()
@@ -70,7 +70,7 @@ def test_a_retried_request_is_one_request_with_two_attempts() -> None:
     assert (found.offered, found.good, found.refusals, found.good_share) == (1, 1, 1, 1.0)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=60))
 def test_spreads_are_by_nearest_rank(values: list[float]) -> None:
     found = Spread.of([*values, None])

@@ -47,7 +47,7 @@ def _without_times(result: RequestResult) -> RequestResult:
     return replace(result, gaps_s=[], at_s=0.0, first_token_s=None, ended_s=None, longest_gap_s=0.0)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=40))
 def test_storing_twice_changes_no_more_than_storing_once(gaps_s: list[float]) -> None:
     result = answered(tokens=len(gaps_s) + 1)

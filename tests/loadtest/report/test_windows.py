@@ -10,7 +10,7 @@ from loadtest.results import RequestResult, ServerSample
 from tests.loadtest.report.made_runs import answered
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.floats(0.0, 1e6), st.integers(0, 1000))
 def test_windows_are_round_few_and_cover_the_run(duration_s: float, values: int) -> None:
     windows = Windows.of(duration_s, values)
@@ -22,7 +22,7 @@ def test_windows_are_round_few_and_cover_the_run(duration_s: float, values: int)
 MOMENTS = st.floats(0, 30)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.tuples(MOMENTS, st.floats(0.001, 5), st.floats(0, 0.5), st.integers(1, 40)), max_size=20))
 def test_no_token_is_lost_between_windows(made: list[tuple[float, float, float, int]]) -> None:
     results = [answered(at_s, first_s, gap_s, tokens) for at_s, first_s, gap_s, tokens in made]

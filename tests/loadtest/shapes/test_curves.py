@@ -16,7 +16,7 @@ SHAPES = st.builds(
 ARRIVALS = st.lists(st.floats(0, 1000), min_size=1, max_size=100).map(sorted)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.sampled_from(NAMES), SHAPES, ARRIVALS, st.floats(0, 1))
 def test_a_share_of_users_is_between_zero_and_one(
     name: str, options: ShapeOptions, arrivals: list[float], part: float
@@ -24,7 +24,7 @@ def test_a_share_of_users_is_between_zero_and_one(
     assert 0 <= curve(name, options, arrivals)(part * options.duration_s) <= 1 + 1e-9
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.sampled_from(NAMES), SHAPES, ARRIVALS)
 def test_all_users_are_active_at_some_moment(name: str, options: ShapeOptions, arrivals: list[float]) -> None:
     share = curve(name, options, arrivals)
@@ -32,7 +32,7 @@ def test_all_users_are_active_at_some_moment(name: str, options: ShapeOptions, a
     assert max(share(at_s) for at_s in moments) == pytest.approx(1.0, abs=1e-3)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(SHAPES, st.floats(0, 1), st.floats(0, 1))
 def test_a_ramp_never_falls(options: ShapeOptions, one: float, other: float) -> None:
     share = curve("ramp", options)
@@ -69,7 +69,7 @@ def test_a_burst_in_a_trace_is_a_burst_of_users_at_its_time() -> None:
     assert share(59) < 0.05
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(ARRIVALS, st.floats(1, 1000))
 def test_a_trace_counts_every_request_once(arrivals: list[float], duration_s: float) -> None:
     share = curve("trace", ShapeOptions(duration_s), arrivals)

@@ -14,7 +14,7 @@ def event(text: str) -> bytes:
     return f"data: {json.dumps({'choices': [{'delta': {'content': text}}]})}\n\n".encode()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.text(min_size=1, max_size=8), max_size=8), st.integers(1, 40))
 def test_the_text_is_the_same_wherever_the_bytes_are_cut(texts: list[str], size: int) -> None:
     data = b"".join(map(event, texts)) + b"data: [DONE]\n\n"

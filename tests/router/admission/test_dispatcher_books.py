@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -154,3 +156,29 @@ TestDispatcher = Books.TestCase
 TestDispatcher.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestFirstCome = FirstComeBooks.TestCase
 TestFirstCome.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_books_hold_while_lists_of_a_batch_model_give_way(seed: int) -> None:
+    chance, policy = random.Random(seed), Dispatcher(Unequal(), OutputLengths())
+    policy.resize(Capacity(1, 64, batch=BatchCost(5.0, 1.0, token_ms=0.1)))
+    running: list[QueueEntry] = []
+    for tick in range(400):
+        now_s = tick / 100
+        rows = chance.choice([1, 1, 1, 2048])
+        tenant, sequences = f"tenant-{chance.randrange(3)}", min(rows, 64)
+        demand = Demand(
+            tenant, Tier.STANDARD, 12 * rows, 0, sequences, now_s, now_s + chance.choice([0.2, 60]), rows=rows
+        )
+        entry = policy.admit(demand, Answer(), now_s)
+        if isinstance(entry, QueueEntry) and entry.is_running:
+            running.append(entry)
+        running += [each for each in policy.hand_on(now_s) if each.is_running]
+        for each in running[:]:
+            if chance.random() < 0.3:
+                running.remove(each)
+                if (left := each.demand.rows - each.sequences) > 0 and chance.random() < 0.8:
+                    policy.give_way(each, left, now_s)
+                else:
+                    policy.end(each, now_s, finished=chance.random() < 0.9)
+        policy.check()

@@ -340,7 +340,7 @@ async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int)
 
 
 @pytest.mark.parametrize("new_policy", POLICIES, ids=["first come", "impatient", "dispatcher"])
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(visits=st.lists(VISITS, min_size=1, max_size=10), seed=st.integers(0, 1000))
 def test_whatever_happens_every_request_ends_once_and_no_slot_is_lost(
     new_policy: Callable[[], Policy], visits: list[Visit], seed: int

@@ -17,13 +17,13 @@ contexts = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(contexts)
 def test_a_written_traceparent_is_read_again(context: TraceContext) -> None:
     assert read_context(context.traceparent) == context
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.text() | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{31,33}-[0-9a-f]{15,17}-[0-9a-f]{1,3}(-.*)?"))
 def test_any_header_is_a_trace_context_or_nothing(text: str) -> None:
     found = read_context(text)
@@ -88,7 +88,7 @@ def test_a_tracestate_is_passed_on_whole_or_not_at_all(given_state: str, passed_
     assert context.state == passed_on
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(contexts | st.none(), st.floats(0, 100), st.floats(0, 1, exclude_max=True))
 def test_the_caller_decides_on_sampling_and_otherwise_chance(
     parent: TraceContext | None, percent: float, chance: float

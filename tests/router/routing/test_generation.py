@@ -327,7 +327,7 @@ async def test_a_pipeline_is_ready_when_a_replica_is() -> None:
 # Whatever happens
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(ANSWERS, st.data())
 def test_the_client_gets_exactly_the_answer_whatever_fails_and_wherever_runs_are_cut(
     answer: Answer, data: st.DataObject
@@ -386,7 +386,7 @@ async def _read_into(generation: FleetGeneration, got: list[Delta]) -> None:
         got.append(delta)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(ANSWERS, st.data())
 def test_a_stop_or_a_cut_at_any_moment_ends_a_generation_once_and_leaves_nothing(
     answer: Answer, data: st.DataObject

@@ -32,7 +32,7 @@ def pour(judge: Check, chunks: list[str]) -> tuple[list[str], StreamGuard]:
     return [*left, guard.flush()], guard
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), BENIGN, BENIGN, st.sampled_from([*FORBIDDEN, "ab-1234"]))
 def test_forbidden_text_never_leaves_however_it_is_split_and_disguised(
     data: st.DataObject, before: str, after: str, word: str
@@ -53,7 +53,7 @@ def test_forbidden_text_never_leaves_split_in_two_at_any_character(word: str) ->
         assert "".join(left) == "so: "
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data(), st.text(st.sampled_from("herony project12-ab\u200b. xz"), max_size=60))
 def test_allowed_text_is_unchanged_and_held_no_longer_than_the_longest_rule(
     data: st.DataObject, text: str
@@ -89,7 +89,7 @@ RULES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data(), st.lists(RULES, min_size=1, max_size=3), st.text("ab c-1\u200bA", max_size=25))
 def test_a_checked_stream_ends_where_the_whole_text_would(
     data: st.DataObject, rules: list[Rule], text: str

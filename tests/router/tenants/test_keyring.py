@@ -132,10 +132,10 @@ def test_a_verification_takes_microseconds_whatever_is_presented() -> None:
 
 
 def _seconds(ring: Keyring, presented: str) -> float:
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     for _ in range(50):
         ring.verify(presented, NOW_S)
-    return (time.perf_counter() - started_s) / 50
+    return (time.thread_time() - started_s) / 50
 
 
 def test_the_pepper_is_created_once_and_readable_by_its_owner_alone(tmp_path: Path) -> None:

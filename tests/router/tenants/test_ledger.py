@@ -170,7 +170,7 @@ def test_a_reservation_from_an_older_lease_is_not_returned_to_a_newer_one() -> N
     ledger.check()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, NS_PER_S), st.integers(0, 60), st.integers(0, 90)),

@@ -106,7 +106,7 @@ def test_of_several_limits_the_longest_wait_is_reported() -> None:
     assert never.retry_after_s is None
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=75)
 @given(
     rate=st.integers(1, 1000),
     burst=st.integers(1, 200),

@@ -108,7 +108,7 @@ class Site:
         )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(
     st.integers(1, 600),
     st.integers(1, 30),

@@ -83,7 +83,7 @@ def by_reader(reader: DeltaReader, data: bytes) -> Any:
     return reader.error if delta is None else (delta, reader.is_last)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(responses(), min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=12))
 def test_any_responses_in_any_order_are_read_as_protobuf_reads_them(
     different: list[bytes], order: list[int]
@@ -94,7 +94,7 @@ def test_any_responses_in_any_order_are_read_as_protobuf_reads_them(
         assert by_reader(reader, data) == protobuf.read(data)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_a_response_with_any_byte_changed_is_read_as_protobuf_reads_it(data: st.DataObject) -> None:
     whole = token(data.draw(TEXTS), data.draw(COUNTS))

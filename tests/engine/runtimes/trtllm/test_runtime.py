@@ -315,7 +315,7 @@ def test_missing_logits_are_an_error() -> None:
     assert "logits of 0 of the 2 tokens of the prompt" in (event.error or "")
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "token", "end", "fail", "cancel", "step"]), st.integers(0, 5)),

@@ -16,7 +16,7 @@ TEXTS = st.dictionaries(st.text(max_size=10), st.text(max_size=20), max_size=4)
 TABLES = st.lists(TEXTS, max_size=3).map(tuple)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(models=TABLES, embedders=TABLES)
 def test_written_model_facts_are_read_back(
     models: tuple[dict[str, str], ...],

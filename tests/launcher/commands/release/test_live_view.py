@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -221,6 +221,25 @@ def test_the_status_table_shows_the_whole_rollout(served: Shell) -> None:
     served("rollback", "m", "--reason", "errors: 5.00% against 0.00%")
     assert "last change: m@2 rolled back" in served("status")
     assert "errors: 5.00% against 0.00%" in served("status")
+
+
+def test_the_status_tells_recorded_prompts_from_copies_and_from_requests_of_people(served: Shell) -> None:
+    rolled_out(served)
+    usual = Sample(False, 0.1, is_mirrored=True)
+    copy = replace(usual, original=usual)
+    stats = ArmStats().with_all([copy, copy, replace(copy, is_replayed=True)])
+    with served.store() as store, store.begin() as connection:
+        (rollout,) = list_rollouts(connection, "m")
+        plan = asdict(replace(rollout.plan, replay_per_s=1.0))
+        connection.execute(sql.update(rollouts).values(plan=json.dumps(plan)))
+        row = {"rollout_id": rollout.id, "step": 1, "version": 2, "process": "c", "at_s": 0.0}
+        connection.execute(sql.insert(arm_figures).values(**row, figures=stats_to_json(stats)))
+    assert (
+        "and 2 copies of requests to the stable release, 1 recorded prompts asked of both releases while "
+        "nobody else asked, which count in the checks"
+    ) in " ".join(served("status").split())
+    canary = served.json("status")["models"][0]["rollout"]["arms"][1]
+    assert (canary["requests"], canary["copies"], canary["replays"]) == (12, 3, 1)
 
 
 async def test_the_status_shows_the_comparisons_of_a_shadow(served: Shell) -> None:

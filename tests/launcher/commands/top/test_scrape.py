@@ -64,7 +64,7 @@ def test_a_quantile_above_the_last_bound_is_that_bound() -> None:
     assert quantile([], 0.5) is None
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.floats(0.01, 0.99))
 def test_a_quantile_lies_in_the_bucket_where_its_rank_is(counts: list[int], part: float) -> None:
     buckets = [(float(bound + 1), float(sum(counts[: bound + 1]))) for bound in range(len(counts))]

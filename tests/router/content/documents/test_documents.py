@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import os
+import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -227,6 +228,30 @@ async def test_documents_are_charged_to_their_tenant_and_costly_ones_make_it_res
         assert await reader.read("acme", PDF, pdf("A page")) == "A page"  # after its rest
     finally:
         await reader.close()
+
+
+# A program of its own: what runs the tests has threads, and is not forked.
+LONG_READING = """
+import os
+from router.content.documents import document_program as program
+
+def busy(data, max_pages, max_characters):
+    while os.sched_getscheduler(0) == os.SCHED_OTHER:
+        pass
+    return "done"
+
+program._USUAL_CPU_S, program.read_pdf = 0.01, busy
+os.setsid()
+limits = program.Limits(pages=1, characters=1, memory_bytes=8 << 30, cpu_s=10)
+assert program.read_in_child(program.PDF, b"", limits)[:2] == (True, b"done")
+assert os.sched_getscheduler(0) == os.SCHED_OTHER
+"""
+
+
+async def test_a_document_that_takes_long_goes_on_with_what_nobody_else_wants() -> None:
+    root = Path(__file__).parents[4]
+    program = await asyncio.create_subprocess_exec(sys.executable, "-c", LONG_READING, cwd=root)
+    assert await program.wait() == 0
 
 
 async def test_a_few_pdfs_of_a_tenant_wait_to_be_read_and_the_rest_are_refused(

@@ -37,7 +37,7 @@ def test_slots_are_divided_by_what_each_router_wants(wanted: tuple[int, ...], pa
     assert slots(*wanted) == parts
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(LOADS, st.integers(0, 128))
 def test_the_routers_shares_add_up_to_the_slots(loads: dict[str, Load], of: int) -> None:
     parts = {name: fair_slots(name, loads, of) for name in loads}
@@ -49,7 +49,7 @@ def test_the_routers_shares_add_up_to_the_slots(loads: dict[str, Load], of: int)
         assert of - sum(parts.values()) < len(loads)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(LOADS, st.integers(1, 128), st.integers(0, 10_000))
 def test_no_router_starts_more_than_others_leave_free(
     loads: dict[str, Load], of: int, kv_tokens: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from math import ceil
 
 import pytest
 from hypothesis import given, settings
@@ -136,3 +138,67 @@ def test_a_looser_objective_never_shortens_the_delay(
 @given(st.floats(0, 1e4))
 def test_snapping_never_makes_a_delay_longer(delay_ms: float) -> None:
     assert snap_down(delay_ms) <= delay_ms
+
+
+def test_what_a_longer_delay_would_bring_and_cost_is_told() -> None:
+    """28 requests a second, of which half a one comes within 20 ms."""
+    room = Room(150.0, 0.0, 64)
+    found = choose_queue_delay(Arrivals(28), room, BatchCost(20.0, 20.0))
+    assert found.delay_ms == 0
+    assert found.longer is not None
+    assert found.longer.told(150.0) == (
+        "with 20 ms 0.56 more requests would join on average: batches of 1.56 rows would save 18% of its "
+        "time, and answers would take up to 124 ms, which keeps 150 ms"
+    )
+
+
+def test_where_the_longest_delay_is_in_force_no_longer_one_is_told() -> None:
+    assert choose_queue_delay(Arrivals(200), replace(ROOM, objective_ms=200), COST).longer is None
+    assert choose_queue_delay(Arrivals(0), ROOM, COST).longer is None
+
+
+@settings(deadline=None)
+@given(arrivals, rooms, costs)
+def test_what_is_told_of_a_longer_delay_is_what_the_numbers_say(
+    arrivals: Arrivals, room: Room, cost: BatchCost
+) -> None:
+    found = choose_queue_delay(arrivals, room, cost)
+    longer = found.longer
+    if longer is None:
+        assert found.delay_ms == LADDER_MS[-1] or arrivals.requests_per_s == 0
+        return
+    told = longer.told(room.objective_ms)
+    numbers = [float(each.replace(",", "")) for each in re.findall(r"\d[\d,.]*(?:e[+-]?\d+)?", told)]
+    delay_ms, joining, rows, saved, slow_ms, objective_ms = numbers
+    assert delay_ms == longer.delay_ms > found.delay_ms
+    assert delay_ms in LADDER_MS
+    assert joining == pytest.approx(delay_ms * arrivals.requests_per_s / 1000, rel=0.01)
+    asked = arrivals.rows_per_request
+    assert rows == pytest.approx(max(asked, min(room.max_batch, asked * (1 + joining))), rel=0.02)
+    if cost.batch_ms(asked) > 0:
+        alone_ms, together_ms = (cost.batch_ms(each) / each for each in (asked, longer.rows))
+        assert saved / 100 == pytest.approx(1 - together_ms / alone_ms, abs=0.006)
+    assert slow_ms >= 0.99 * (delay_ms + cost.slow_batch_ms(longer.rows) + room.elsewhere_ms)
+    assert objective_ms == pytest.approx(room.objective_ms, rel=0.01)
+    assert ("keeps" in told) == (longer.slow_ms <= room.objective_ms)
+
+
+@settings(deadline=None)
+@given(arrivals, rooms, costs)
+def test_what_is_told_of_the_chosen_delay_is_true_at_every_rate(
+    arrivals: Arrivals, room: Room, cost: BatchCost
+) -> None:
+    found = choose_queue_delay(arrivals, room, cost)
+    load = arrivals.requests_per_s * cost.batch_ms(ceil(arrivals.rows_per_request)) / 1000 / room.instances
+    assert ("time to spare" in found.sentence) == (arrivals.requests_per_s > 0 and load < LEAST_LOAD)
+    if "later on average" in found.sentence:
+        (gap_ms,) = re.findall(r"comes ([\d,.e+]+) ms later", found.sentence)
+        assert float(gap_ms.replace(",", "")) == pytest.approx(1000 / arrivals.requests_per_s, rel=0.01)
+    if "longest delay" in found.sentence:
+        assert LADDER_MS[-1] * arrivals.requests_per_s < 1000
+    if gathered := re.findall(r"about (\d+) rows gather in ([\d.]+) ms", found.sentence):
+        rows, delay_ms = map(float, gathered[0])
+        expected = arrivals.rows_per_request * (1 + delay_ms * arrivals.requests_per_s / 1000)
+        assert delay_ms == found.delay_ms
+        assert rows == pytest.approx(min(found.batch, expected), abs=0.51)
+    assert "nobody" not in found.sentence

@@ -46,7 +46,7 @@ WITH_ENGINE = {
 }
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=9, max_size=9).map(sorted), st.booleans())
 def test_the_stages_of_a_request_follow_each_other_from_start_to_end(
     moments: list[float], has_engine: bool
