@@ -62,6 +62,8 @@ def fuzz() -> None:
             *("--url", STACK.url, "-H", f"Authorization: Bearer {STACK.key}", "--request-timeout", "60"),
             *("--checks", CHECKS, "--phases", "fuzzing", "--mode", "all", "--seed", "1"),
             *("--max-examples", str(-(-CASES // _OPERATIONS)), "--continue-on-failure", "--no-color"),
+            # Making up a body of many kinds of items takes a while, the more so on a busy machine.
+            *("--suppress-health-check", "too_slow"),
             # It would make keys and take releases away; tests/router/test_fuzz.py has a router to lose.
             *("--exclude-path-regex", "^/admin"),
             timeout_s=3600,
