@@ -56,7 +56,9 @@ class Batch:
         members = self.members
         if members.waiting and members.waiting[0].rank < request.rank and not members.is_full:
             return False
-        return not members.is_full or members.victim_for(request, ()) is not None
+        if not members.is_full or members.may_exceed(request):
+            return True
+        return members.victim_for(request, ()) is not None
 
     def plan(
         self, max_batch_size: int, max_step_tokens: int, now_s: float, most_running: int | None = None
@@ -235,7 +237,7 @@ class Batch:
         members = self.members
         free = self._free_blocks() - max(self._to_hold(request) - request.blocks, 0)
         keep = 0 if self._holds_whole_answers else 1  # a block for each running request, so that it can grow
-        lacks_slot = members.is_full and not members.is_overdue(request)
+        lacks_slot = members.is_full and not members.may_exceed(request)
         victims: list[SimulatedRequest] = []
         emptied: list[SimulatedRequest] = []
         keeping = members.keeping(request)

@@ -37,7 +37,7 @@ class EngineShape:
 
     `depth` is how many steps may be in flight. With 2, as on a GPU, a step is planned when the one before it
     begins: arrivals and freed slots take part a step later. Where the cost of steps is not kept from before,
-    batches grow by trial first.
+    batches grow by trial first; what was kept may be wrong by now (`kept_cost`).
     """
 
     cost: StepCost
@@ -48,6 +48,7 @@ class EngineShape:
     holds_whole_answers: bool = False
     depth: int = 2
     is_cost_kept: bool = True
+    kept_cost: StepCost | None = None
 
     @property
     def total_blocks(self) -> int:
@@ -99,6 +100,7 @@ class SimulatedEngine:
         self.begun = 0
         self.busy_s = 0.0
         self.decoded_steps = self.decoded_tokens = 0
+        self.rows = self.idle_rows = 0  # of steps; idle are those that a paused one might have had
         self.gaps = Gaps()
         self.limits = StepLimits(shape.slots, shape.step_tokens)
         self._announced = shape.slots
@@ -137,7 +139,7 @@ class SimulatedEngine:
             paused=len(batch.members.paused),
             can_pause=True,
             holds_whole_answers=shape.holds_whole_answers,
-            learned=None if self._cost is None else LearnedStepCost(shape.cost, samples=1, error=0.0),
+            learned=None if self._cost is None else LearnedStepCost(self._cost, samples=1, error=0.0),
         )
 
     def add(self, request: SimulatedRequest, now_s: float) -> None:
@@ -245,7 +247,9 @@ class SimulatedEngine:
     @property
     def _cost(self) -> StepCost | None:
         """As far as the engine knows it."""
-        return self.shape.cost if self.shape.is_cost_kept or self._steps >= _UNKNOWN_STEPS else None
+        if self._steps >= _UNKNOWN_STEPS:
+            return self.shape.cost
+        return (self.shape.kept_cost or self.shape.cost) if self.shape.is_cost_kept else None
 
     @property
     def _target_ms(self) -> float | None:
@@ -272,6 +276,10 @@ class SimulatedEngine:
 
     def _observe(self, run: _Run) -> None:
         self._steps += run.steps
+        members = self._batch.members
+        self.rows += run.steps * len(members.running)
+        if members.paused:
+            self.idle_rows += run.steps * max(self.limits.max_batch_size - len(members.running), 0)
         sequences = run.decoding + len(run.chunks)
         tokens = sum(count for _, count in run.chunks)
         self._pace.observe(

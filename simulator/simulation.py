@@ -187,6 +187,8 @@ class _Simulation:
         engine.begun += 1
         request.engine, request.begun_s = engine, self._now_s
         request.forecast_late_s = entry.forecast_late_s
+        if self._shares_slots:
+            request.weight = entry.weight
         self._at(self._now_s + self._scenario.overhead_s, _REACHES, request)
 
     def _finish(self, engine: SimulatedEngine) -> None:

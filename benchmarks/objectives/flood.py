@@ -1,85 +1,45 @@
 """`python -m benchmarks.objectives.flood`: a calm tenant beside one that floods, on the whole stack.
 
 The calm tenant asks once a second for 16 tokens. The other asks 40 times at once for 120 tokens each, and
-again as soon as one is answered or refused. Each is served alone, under the same objectives, and then both.
+again as soon as one is answered or refused. Both are served together, and then each alone, under the same
+objectives. All variants take some twelve minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import json
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.objectives.arena import paced
+from benchmarks.objectives.flood_goals import (
+    FIRST_TOKEN,
+    INTER_TOKEN_S,
+    Answer,
+    Goal,
+    Phase,
+    goal_table,
+    goals,
+    show,
+)
 from benchmarks.objectives.prediction import Engine
 from benchmarks.objectives.serving import READ_WITHIN_S, Served, Setup, serving
-from loadtest.percentiles import percentile
 from python_backend.costs.step_cost import StepCost
 
-FIRST_TOKEN, INTER_TOKEN_S = "2s", 0.15
 CALM_TOKENS, FLOOD_TOKENS = 16, 120
-WINDOW_S, SETTLE_S = 5.0, 3.0
+ALONE_S = 20  # enough to know what each takes alone
 PACED = Engine(places=64, kv_tokens=20_480, step_tokens=512)
 VARIANTS = ("plain", "four", "open", "tiers", "restart")
-# What is to be shown: of the calm tenant, of all tenants, and of the flood.
-MOST_FIRST_TOKEN_S, MOST_TIMES_ALONE, LEAST_FLOOD_SHARE = 0.5, 3.0, 0.9
-
-
-@dataclass
-class Answer:
-    """Times since the phase began; `heard_s` has one for each piece of the stream."""
-
-    tenant: str
-    at_s: float
-    status: int = 0
-    heard_s: list[float] = field(default_factory=list)
-    tokens: int = 0
-    retry_after_s: float | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        return self.status == 200 and self.tokens > 0
-
-    @property
-    def gaps(self) -> list[tuple[float, float]]:
-        """When, and how long; tokens that came together share the time equally."""
-        each = (len(self.heard_s) - 1) / max(self.tokens - 1, 1) if self.tokens else 1.0
-        return [(now, (now - before) * each) for before, now in itertools.pairwise(self.heard_s)]
-
-
-@dataclass(frozen=True)
-class Phase:
-    name: str
-    seconds: float
-    answers: list[Answer]
-
-    def of(self, prefix: str) -> list[Answer]:
-        return [each for each in self.answers if each.tenant.startswith(prefix)]
-
-    def tokens_per_s(self, prefix: str) -> float:
-        """Of streams that were cut when the phase ended, pieces stand for tokens."""
-        return sum(each.tokens or len(each.heard_s) for each in self.of(prefix)) / self.seconds
-
-    def worst_window_p95_s(self, prefix: str) -> float:
-        windows: dict[int, list[float]] = {}
-        for answer in self.of(prefix):
-            for at_s, gap_s in answer.gaps:
-                if SETTLE_S <= at_s <= self.seconds:
-                    windows.setdefault(int((at_s - SETTLE_S) / WINDOW_S), []).append(gap_s)
-        return max((percentile(sorted(gaps), 0.95) for gaps in windows.values()), default=float("nan"))
 
 
 class Clients:
@@ -189,72 +149,22 @@ def measure(served: Served, variant: str, count: int, is_short: bool = False) ->
     time.sleep(READ_WITHIN_S)
     calms, floods = roles_of(variant, count)
     tier_of = {"flood": "priority"} if variant == "tiers" else {}
-    seconds = float(count) + 1.0
     phases = []
-    wanted = {"both": [*calms, *floods], "flood alone": floods, "calm alone": calms}
-    for name in ("both",) if is_short else wanted:  # the first burst finds an engine that knows nothing
-        answers = Clients(served, tier_of).play(seconds, *wanted[name])
-        phases.append(Phase(name, seconds, answers))
+    # The first burst finds an engine that knows nothing.
+    wanted = [
+        ("both", count, [*calms, *floods]),
+        ("flood alone", ALONE_S, floods),
+        ("calm alone", ALONE_S, calms),
+    ]
+    for name, lasts_s, roles in wanted[:1] if is_short else wanted:
+        seconds = float(lasts_s) + 1.0
+        phases.append(Phase(name, seconds, Clients(served, tier_of).play(seconds, *roles)))
     print(served.inflight("slo", "show", served.model))
     print(served.inflight("tune", "explain", served.model))
     return phases
 
 
-def show(console: Console, variant: str, phases: Sequence[Phase]) -> bool:
-    table = Table(
-        title=f"flood, {variant}: first token {FIRST_TOKEN}, inter-token {1000 * INTER_TOKEN_S:g} ms"
-    )
-    columns = ("phase", "tenant", "asked", "whole", "refused", "first token p95", "answer p50", "p95")
-    for column in (*columns, "tokens/s", "worst 5 s window, gap p95"):
-        table.add_column(column)
-    for phase in phases:
-        for tenant in sorted({each.tenant for each in phase.answers}):
-            table.add_row(phase.name, tenant, *_cells(phase, tenant))
-    console.print(table)
-    by_name = {phase.name: phase for phase in phases}
-    both, alone = by_name["both"], by_name.get("calm alone")
-    calms = [each for each in both.of("calm") if each.at_s < both.seconds - 1.0]
-    first_p95_s = percentile(sorted(_first_s(each) for each in calms), 0.95)
-    goals = [
-        (f"calm: {sum(each.is_whole for each in calms)} of {len(calms)}", all(e.is_whole for e in calms)),
-        (f"calm: first token p95 {first_p95_s:.2f} s", first_p95_s < MOST_FIRST_TOKEN_S),
-    ]
-    for tenant in ("calm", "flood"):
-        worst_s = both.worst_window_p95_s(tenant)
-        goals.append((f"{tenant}: worst window's gap p95 {1000 * worst_s:.0f} ms", worst_s <= INTER_TOKEN_S))
-    if alone is not None:
-        times = _whole_p50_s(calms) / max(_whole_p50_s(alone.of("calm")), 1e-9)
-        goals.append((f"calm: answers take {times:.1f} times as long as alone", times <= MOST_TIMES_ALONE))
-        share = both.tokens_per_s("flood") / max(by_name["flood alone"].tokens_per_s("flood"), 1e-9)
-        goals.append((f"flood: {share:.0%} of its tokens alone", share >= LEAST_FLOOD_SHARE))
-    for words, is_met in goals:
-        console.print(f"{'met   ' if is_met else 'MISSED'}  {words}")
-    return all(is_met for _, is_met in goals)
-
-
-def _cells(phase: Phase, tenant: str) -> list[str]:
-    answers = [each for each in phase.answers if each.tenant == tenant]
-    alone = Phase(phase.name, phase.seconds, answers)
-    whole = sorted(each.heard_s[-1] - each.at_s for each in answers if each.is_whole)
-    first = sorted(_first_s(each) for each in answers if each.heard_s)
-    refused = sum(each.status not in (0, 200) for each in answers)
-    return [
-        *(str(len(answers)), str(len(whole)), str(refused)),
-        *(f"{percentile(first, 0.95):.2f} s", f"{percentile(whole, 0.5):.2f} s"),
-        *(f"{percentile(whole, 0.95):.2f} s", f"{alone.tokens_per_s(tenant):.0f}"),
-        f"{1000 * alone.worst_window_p95_s(tenant):.0f} ms",
-    ]
-
-
-def _first_s(answer: Answer) -> float:
-    return answer.heard_s[0] - answer.at_s if answer.heard_s else float("inf")
-
-
-def _whole_p50_s(answers: Sequence[Answer]) -> float:
-    return percentile(sorted(each.heard_s[-1] - each.at_s for each in answers if each.is_whole), 0.5)
-
-
-def run(variant: str, count: int, console: Console, cost: StepCost | None) -> bool:
+def run(variant: str, count: int, console: Console, cost: StepCost | None) -> list[Goal]:
     tenants = ("calm", "calm-2", "flood", "flood-2") if variant == "four" else ("calm", "flood")
     with tempfile.TemporaryDirectory() as folder:
         # What is known of the steps lies beside the packed weights: nothing at first, all after a restart.
@@ -264,7 +174,9 @@ def run(variant: str, count: int, console: Console, cost: StepCost | None) -> bo
             with serving(setup, tenants) as served:
                 measure(served, variant, min(count, 20), is_short=True)
         with serving(setup, tenants) as served:
-            return show(console, variant, measure(served, variant, count))
+            phases = measure(served, variant, count)
+    show(console, variant, phases)
+    return list(goals(variant, phases))
 
 
 def main() -> None:
@@ -277,12 +189,12 @@ def main() -> None:
     asked = parser.parse_args()
     cost = StepCost(*map(float, asked.cost.split(","))) if asked.cost else None
     console = Console(width=150)
-    is_met = True
-    for variant in asked.variants.split(","):
-        if variant not in VARIANTS:
-            sys.exit(f"unknown variant {variant}; there are: {', '.join(VARIANTS)}")
-        is_met &= run(variant, asked.count, console, cost)
-    sys.exit(not is_met)
+    variants = asked.variants.split(",")
+    if unknown := [each for each in variants if each not in VARIANTS]:
+        sys.exit(f"unknown variant {unknown[0]}; there are: {', '.join(VARIANTS)}")
+    found = [goal for variant in variants for goal in run(variant, asked.count, console, cost)]
+    console.print(goal_table(found))
+    sys.exit(not all(goal.is_met for goal in found))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,8 @@ class Places:
         self.changes += 1
         if weight != 1.0:
             self._weights[holder] = weight
+        else:
+            self._weights.pop(holder, None)
 
     def give_back(self, holder: Holder, count: int = 1) -> None:
         tier, tenant = holder

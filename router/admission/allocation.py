@@ -96,10 +96,12 @@ class Allocation:
     def displaces_now(self, entry: QueueEntry, now_s: float) -> bool:
         """Whether it is to be begun for which others are paused: one that can wait does so for a while."""
         patience_s, waited_s = entry.deadline_s - entry.offered_s, now_s - entry.offered_s
-        is_due = patience_s <= _URGENT_S or waited_s >= _PATIENT_PART * patience_s
-        return is_due and self.displaces(entry)
+        is_due = waited_s >= _PATIENT_PART * patience_s
+        if is_due and entry.is_light:  # what such tenants ask for has its bound
+            return self.capacity.can_pause and self.places.total > 0
+        return (is_due or patience_s <= _URGENT_S) and self.displaces(entry)
 
-    def is_light(self, entry: QueueEntry) -> bool:
+    def has_little(self, entry: QueueEntry) -> bool:
         """Whether its tenant has half as much as the one with most, or less: its turn comes soon."""
         places = self.places
         if not self.capacity.can_pause or (furthest := places.furthest()) is None:
@@ -116,9 +118,13 @@ class Allocation:
         places, tier = self.places, entry.demand.tier
         if not self.capacity.can_pause or not places.total:
             return False
-        most = self._guarantees[tier] * max(_LEAST_DISPLACING, _DISPLACING_PART * self.slots)
+        most = max(_LEAST_DISPLACING, _DISPLACING_PART * self.slots)
+        if not entry.is_light:
+            most *= self._guarantees[tier]
         if self._displacing_of[tier] + entry.sequences > most:
             return False
+        if entry.is_light:
+            return True
         limit, holder = max(min(self.slots, places.total), 1), (int(tier), entry.demand.tenant)
         for number in range(entry.sequences):
             if places.giver(holder, limit, entry.weight) is None:

@@ -106,12 +106,14 @@ class QueueEntry:
     predicted_s: float = 0.0  # from the offer to the first token, before learned corrections
     wait: Wait = Wait.NONE
     weight: float = 0.0  # its tenant's, where slots are shared by tenants
+    is_light: bool = False  # its tenant asks for little: others give way to it
     is_displacing: bool = False  # it began beside all that there is capacity for
     sequences: int = 0  # slots of the engine
     size: int = 0  # the same, or its share of the cache, in slots, where that is more
     kv_tokens: int = 0  # of the cache, reserved for it
     kv_spread: int = 0  # what it may take beyond that: nine of ten stay within both together
     cost_us: int = 0  # of engine time, as priced
+    prompt_us: int = 0  # of that, what is certain when it begins
     remaining_us: int = 0  # of that, what is still to come
     prefill_tokens: int = 0  # still to be computed before its first token
     context_tokens: float = 0.0  # that each of its sequences reads for its first token
@@ -122,11 +124,6 @@ class QueueEntry:
     @property
     def is_running(self) -> bool:
         return self.state is EntryState.RUNNING
-
-    @property
-    def part(self) -> float:
-        """Of all its rows, those that are in flight at once; what it begins with."""
-        return self.sequences / self.demand.rows if self.demand.rows > self.sequences else 1.0
 
     @property
     def was_covered(self) -> bool | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf
 from typing import TYPE_CHECKING
 
+from python_backend.sharing.asks import LIGHT_WEIGHT, Asks
 from python_backend.wire.tiers import Tier
 from router.admission.batch_limit import BatchLimit
 from router.admission.demand import EntryState, QueueEntry, Reason, Refused, Wait
@@ -53,6 +54,7 @@ class Judge:
         self._settings = settings
         self.limit = BatchLimit()
         self.neighbours = Neighbours()
+        self._asks = Asks()
         self.risk = [Risk() for _ in Tier]
         self.offered = Faded()
 
@@ -62,7 +64,7 @@ class Judge:
         sequences = demand.sequences or 1
         each = -(-demand.max_tokens // sequences)
         expected = self._lengths.expect(demand.tenant, each)
-        entry.cost_us = self._running.prices.whole_us(demand, expected)
+        entry.prompt_us, entry.cost_us = self._running.prices.of(demand, expected)
         usual, most = (each, each) if capacity.holds_whole_answers else (expected.mean, expected.p90)
         if demand.rows:  # of a batch model: it has no cache, and no list of texts takes all that there is
             entry.sequences = min(demand.sequences, max(self._allocation.slots // 2, 1))
@@ -84,6 +86,7 @@ class Judge:
         self._running.patience_s[demand.tier] = demand.deadline_s - demand.arrived_s
         self.offered.add(entry.cost_us, now_s)
         self.neighbours.offered(demand.tenant, entry.weight, entry.cost_us, now_s)
+        self._weigh(entry, now_s)
         refusal, budget = None, allocation.kv_budget
         # What is reserved for it is never less than what it cannot do without.
         if demand.sequences > allocation.capacity.slots or (budget is not None and entry.kv_tokens >= budget):
@@ -99,6 +102,19 @@ class Judge:
             if entry.wait is Wait.HELD_BACK:
                 self.neighbours.spared(now_s)
         return refusal
+
+    def _weigh(self, entry: QueueEntry, now_s: float) -> None:
+        """One of a tenant that asks for little has the weight, in the engine too, that lets it have that."""
+        capacity, demand = self._allocation.capacity, entry.demand
+        if not capacity.can_pause:
+            return
+        holder = (int(demand.tier), demand.tenant)
+        engines = None
+        if self._running.prices.is_known:
+            engines = max(capacity.replicas, 1) * max(capacity.slots_here, 1) / max(capacity.slots, 1)
+        entry.is_light = self._asks.ask(holder, entry.weight, entry.cost_us, engines, now_s)
+        if entry.is_light:
+            entry.weight *= LIGHT_WEIGHT
 
     def _too_large(self, demand: Demand) -> Refused | None:
         capacity, budget = self._allocation.capacity, self._allocation.kv_budget
@@ -139,7 +155,7 @@ class Judge:
         excess_s = demand.arrived_s + late_s - entry.deadline_s
         if demand.rows and allocation.capacity.batch is not None and not demand.is_strict:
             excess_s = now_s + self._batched_s(entry, away_s) - entry.deadline_s
-        elif is_below or (excess_s > 0 and not own_us and allocation.is_light(entry)):
+        elif is_below or entry.is_light or (excess_s > 0 and not own_us and allocation.has_little(entry)):
             # What others have is no reason to refuse it.
             excess_s = now_s + entry.alone_s - entry.deadline_s
         elif excess_s > 0 or entry.wait:

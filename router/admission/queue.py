@@ -215,7 +215,10 @@ class FairQueue:
         held = self.held_by.get(entry.demand.tenant, 0)
         if not held:
             return False
-        return held + entry.sequences > self._shares.slot_share(entry.demand.tenant) * self._slots
+        share = self._shares.slot_share(entry.demand.tenant)
+        if entry.is_light and share >= 1.0:  # others' are paused for it, however many that takes
+            return False
+        return held + entry.sequences > share * self._slots
 
     @property
     def waiting_tenants(self) -> int:

@@ -23,8 +23,9 @@ _CHARS_PER_TOKEN = 3
 
 
 # Behind the first character of a text that would be a special token and must not be: preprocessing takes it
-# out again. Letters and digits, which a template's filters leave alone; known to this process only.
-LITERAL_MARK = f"x{secrets.token_hex(12)}"
+# out again. Letters, which a template's filters leave alone, and rare ones: each prompt is searched for it.
+# Known to this process only.
+LITERAL_MARK = "".join(secrets.choice("jkqxz") for _ in range(40))
 
 
 def unmarked(prompt: str) -> tuple[str, str | None]:

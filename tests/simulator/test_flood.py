@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import cache
 
 import pytest
@@ -40,9 +40,12 @@ def flood(name: str = "flood", tier: Tier = Tier.STANDARD) -> list[TracedRequest
     return [*first, *more]
 
 
-def play(*requests: TracedRequest, is_cost_kept: bool = True) -> Simulated:
+def play(*requests: TracedRequest, is_cost_kept: bool = True, slower: float = 1.0) -> Simulated:
+    """On a machine that is so many times slower than was kept from before."""
     trace = Trace("flood", tuple(sorted(requests, key=lambda each: each.at_s)))
-    return simulate(trace, Scenario(replace(SHAPE, is_cost_kept=is_cost_kept), objectives=TARGETS))
+    cost = StepCost(*(slower * each for each in astuple(SHAPE.cost)))
+    shape = replace(SHAPE, cost=cost, kept_cost=SHAPE.cost, is_cost_kept=is_cost_kept)
+    return simulate(trace, Scenario(shape, objectives=TARGETS))
 
 
 @cache
@@ -92,7 +95,7 @@ def test_the_inter_token_objective_holds_from_the_first_burst_on(is_cost_kept: b
 def test_a_flood_keeps_most_of_what_it_has_alone() -> None:
     alone = tokens_per_s(of(play(*flood()), "flood"), 10.0, LASTS_S - 5)
     beside = tokens_per_s(of(both(), "flood"), 10.0, LASTS_S - 5)
-    # The calm tenant takes an eighth of the time, and short steps a fifth: more of them is fixed cost.
+    # The calm tenant takes an eighth of the time, and short steps a tenth: more of them is fixed cost.
     assert beside >= 0.55 * alone
 
 
@@ -106,9 +109,30 @@ def test_pauses_are_bounded_in_number_and_in_time() -> None:
 
 def test_of_four_tenants_the_two_that_flood_cost_the_others_little() -> None:
     simulated = play(*calm(), *calm("calm-2"), *flood(), *flood("flood-2"))
+    alone = whole_p50_s(of(play(*calm()), "calm"))
     for tenant in ("calm", "calm-2"):
         assert not [each for each in of(simulated, tenant) if each.refused is not None]
-        assert first_p95_s(of(simulated, tenant)) < 1.0
+        assert first_p95_s(of(simulated, tenant)) < 0.5
+        assert whole_p50_s(of(simulated, tenant)) < 3 * alone
+
+
+@pytest.mark.parametrize(
+    ("slower", "is_cost_kept"),
+    [(1.5, True), (1.5, False), (2.0, True), (2.0, False), (3.0, True), (3.0, False)],
+)
+def test_however_slow_the_machine_only_those_are_refused_who_flood(slower: float, is_cost_kept: bool) -> None:
+    calms = [*calm(), *calm("calm-2")]
+    floods = [*flood(), *flood("flood-2")]
+    for requests in ([*calm(), *flood()], [*calms, *floods]):
+        simulated = play(*requests, is_cost_kept=is_cost_kept, slower=slower)
+        assert {each.tenant for each in simulated.requests if each.refused} <= {"flood", "flood-2"}
+
+
+def test_no_row_of_a_step_is_idle_while_somebody_is_paused() -> None:
+    for simulated in (both(), play(*calm(), *calm("calm-2"), *flood(), *flood("flood-2"))):
+        engine = simulated.engines[0]
+        assert engine.pauses > 20
+        assert engine.idle_rows <= 0.01 * engine.rows
 
 
 def test_a_flood_of_a_better_tier_leaves_worse_ones_their_guarantee() -> None:

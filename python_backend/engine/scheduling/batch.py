@@ -77,12 +77,12 @@ class Batch(Generic[AnyMember]):
     # Moves
 
     def put(self, sequence: AnyMember) -> None:
-        """It waits from now on."""
-        holder = sequence.holder
+        """It has come, and waits; its holder's weight is what the latest to come says."""
         if sequence.weight not in (0.0, 1.0):
-            self._weights[holder] = sequence.weight
-        insort(self.waiting, sequence, key=_rank)
-        self._waiting_of[holder] = self._waiting_of.get(holder, 0) + 1
+            self._weights[sequence.holder] = sequence.weight
+        else:
+            self._weights.pop(sequence.holder, None)
+        self._wait(sequence)
 
     def enter(self, sequence: AnyMember) -> int:
         """It runs from now on; returns where it waited."""
@@ -100,7 +100,7 @@ class Batch(Generic[AnyMember]):
         """It does not run any more, and waits."""
         del self.running[bisect_left(self.running, sequence.rank, key=_rank)]
         self.places.give_back(sequence.holder)
-        self.put(sequence)
+        self._wait(sequence)
 
     def pause(self, sequence: AnyMember) -> None:
         self.leave(sequence)
@@ -165,6 +165,16 @@ class Batch(Generic[AnyMember]):
             for holder in self._waiting_of
         )
 
+    def may_exceed(self, sequence: AnyMember) -> bool:
+        """Whether it runs beside all others: it is overdue, or those who owe it a slot may not be paused."""
+        if len(self.running) >= self.most:
+            return False
+        if self.is_overdue(sequence):
+            return True
+        holder = sequence.holder
+        giver = self.places.giver(holder, self._shared_places, self._weight(holder))
+        return giver is not None and self._youngest_of(giver, ()) is None
+
     def is_overdue(self, sequence: AnyMember) -> bool:
         """Whether it was paused for so long that it goes on beside all that run."""
         if not sequence.is_paused or len(self.running) >= self.most:
@@ -192,13 +202,20 @@ class Batch(Generic[AnyMember]):
         return max(1, min(self.limit, len(self.running)))
 
     def _youngest_of(self, holder: Holder, but: Sequence[AnyMember]) -> AnyMember | None:
-        for sequence in reversed(self.running):
-            if sequence.holder == holder and sequence not in but and _may_pause(sequence):
-                return sequence
-        return None
+        """Of those that were paused least, so that none comes to its bound before the others."""
+        found = [
+            each
+            for each in reversed(self.running)
+            if each.holder == holder and each not in but and _may_pause(each)
+        ]
+        return min(found, key=attrgetter("pauses"), default=None)
 
     def _weight(self, holder: Holder) -> float:
         return self._weights.get(holder, 1.0)
+
+    def _wait(self, sequence: AnyMember) -> None:
+        insort(self.waiting, sequence, key=_rank)
+        self._waiting_of[sequence.holder] = self._waiting_of.get(sequence.holder, 0) + 1
 
     def _wait_no_more(self, sequence: AnyMember) -> None:
         left = self._waiting_of[sequence.holder] - 1

@@ -30,7 +30,6 @@ _LEAST_SHARE = 0.5
 # How many times as long as alone the answers of a light tenant may take, and how long it is remembered.
 STRETCH = 3.0
 _REMEMBERED_S = 5.0
-_PLACES_EACH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +141,11 @@ class Pace:
         mean_tokens = load.kv_tokens / load.decoding if load.decoding else 0.0
         if load.light:
             each_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
-            self._light_ms = STRETCH * (cost.base_ms + load.light * each_ms)
+            alone = max(1.0, load.light / STRETCH)  # it has so many times more under way than it would alone
+            self._light_ms = STRETCH * (cost.base_ms + alone * each_ms)
             self._light_until_s = now_s + _REMEMBERED_S
         if now_s >= self._light_until_s:
             return None
-        # With fewer places than that, parts of them would be whole answers that wait for one another.
-        least = min(_PLACES_EACH * load.tenants, self.most.max_batch_size)
+        # Each has one at least, or their answers would wait for one another.
+        least = min(load.tenants, self.most.max_batch_size)
         return max(batch_within(self.most, cost, self._light_ms, mean_tokens), least)

@@ -270,7 +270,7 @@ class Scheduler:
         are allowed by now. Blocks come from those that wait first.
         """
         free, still_held = self._pool.free_after(shared, blocks), set(shared)
-        lacks_slot = self.batch.is_full and not self.batch.is_overdue(sequence)
+        lacks_slot = self.batch.is_full and not self.batch.may_exceed(sequence)
         victims: list[Sequence] = []
         emptied: list[Sequence] = []
         keeping = self.batch.keeping(sequence)

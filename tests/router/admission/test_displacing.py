@@ -71,3 +71,13 @@ def test_who_can_wait_long_does_so_for_a_while_and_is_not_refused() -> None:
     assert not calm.is_running
     assert calm in policy.hand_on(20.0)
     assert calm.is_running
+
+
+def test_who_asks_for_little_is_let_in_however_many_of_its_answers_overlap() -> None:
+    policy = full_of_flood(slots=4)
+    for second in range(1, 9):
+        assert isinstance(ask(policy, "flood", second + 0.1), Refused)
+        calm = ask(policy, "calm", second + 0.2, tokens=16)
+        assert isinstance(calm, QueueEntry)
+        assert calm.is_running
+        assert calm.weight > 1.0, "so that the engine pauses others for it"

@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.chat.bodies import ChatBody, decode_chat
+from router.chat.bodies import ChatBody
 from router.chat.calls import chat_calls, chat_messages
+from router.openai.chat import decode_chat
 from router.openai.completions import CompletionBody, completion_calls, decode_completion
 from router.routing.checkpoint import SamplingDefaults
 from tests.router.running import MODEL, QUESTION, RunningRouter

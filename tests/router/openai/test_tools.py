@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.chat.bodies import decode_chat
 from router.chat.calls import chat_messages
 from router.chat.tools import forced_schema
 from router.core.answer_reader import CallList, ToolReader
+from router.openai.chat import decode_chat
 from router.routing.chat_template import ChatTemplate
 from router.routing.models import Registry
 from tests.fakes.pipeline import words
