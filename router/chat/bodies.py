@@ -9,19 +9,17 @@ from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.tool_bodies import NamedTool, Tool
-from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS
+from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS, StopTokenIds
 from router.core.messages import Message, Name
 from router.request.decoding import invalid
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
 _StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
-_TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 MAX_CHOICES = 16
 MAX_TOOLS = 128
-_MOST_STOP_IDS = 64
 _MOST_CHOICES_OF_TEXT = 1000
 _MOST_DIGITS = 9
 _MOST_BIAS = 100.0
@@ -81,8 +79,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[_TokenId], Meta(max_length=_MOST_STOP_IDS)] | None = None
+    stop_token_ids: StopTokenIds | None = None
     skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: _Choices | None = None
@@ -108,7 +107,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     length_penalty: Any = None
     priority: Any = None
     prompt_logprobs: Any = None
-    return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
     spaces_between_special_tokens: Any = None
     truncate_prompt_tokens: Any = None
@@ -160,7 +158,6 @@ OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1.0, 1),
     "priority": (0,),
     "prompt_logprobs": (),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),

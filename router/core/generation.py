@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
 from router.core.stages import EngineTimes
@@ -69,6 +70,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] | None = None
     shows_special_tokens: bool | None = None
     prompt_ids: tuple[int, ...] | None = None
+    # With the first delta come the ids of the prompt, then those of the answer.
+    returns_token_ids: bool | None = None
     # With each token its log probability, and those of so many of the likeliest.
     top_log_probs: int | None = None
     # Who goes first when there is not room for all: interactive, standard (None) or batch.
@@ -115,6 +118,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0  # of the prompt, with the first one
     tokens: tuple[LoggedToken, ...] = ()
     steps: Sequence[int] = ()  # of the engine, with the last one, if the request is traced
+    token_ids: Sequence[int] = ()  # where they were asked for
 
 
 class Generation(Protocol):
@@ -160,6 +164,9 @@ async def read_to_the_end(work: AsyncIterable[object]) -> None:
 
 
 MAX_BIASES = 300
+MOST_STOP_IDS = 64
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopTokenIds = Annotated[list[TokenId], Meta(max_length=MOST_STOP_IDS)]
 
 
 class Failure(Enum):

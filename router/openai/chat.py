@@ -12,7 +12,7 @@ from router.chat.bodies import OPTIONS_NEUTRAL, ChatBody, check_options, refuse_
 from router.chat.calls import chat_reader, templated_calls
 from router.chat.tool_bodies import check_tools
 from router.content.documents.documents import expand
-from router.openai.dialects import ChatDialect
+from router.openai.dialects import ChatDialect, TokenIds
 from router.openai.held_exchange import HeldExchange
 from router.openai.stored_chats import ChatKeeper, StoredDialect
 from router.request.aside import LARGE_BYTES
@@ -128,6 +128,8 @@ class ChatCompletions:
         job = TextJob(answered, record, model, calls, dialect, bool(body.stream), reader)
         if options is not None and options.continuous_usage_stats:
             dialect.running = job.choices
+        if body.return_token_ids:
+            dialect.token_ids = TokenIds(job.choices)
         await self._answers.answer(job, record, exchange.on_disconnect)
         if isinstance(dialect, StoredDialect) and isinstance(answered, HeldExchange):
             await self._keeper.keep(exchange, answered, record, body, dialect)

@@ -16,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.call_formats import format_of
 from router.core.generation import LITERAL_MARK, unmarked
+from router.core.harmony import CHANNEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -81,7 +82,8 @@ class ChatTemplate:
         self._own = frozenset({*self._special_tokens, *_OWN, *self._template.globals})
         self.knows_tools = "tools" in source
         self.call_format = format_of(source)
-        self.thinks = "</think>" in source
+        self.speaks_harmony = CHANNEL in source
+        self.thinks = "</think>" in source or self.speaks_harmony
 
     def knows(self, name: str) -> bool:
         """Whether it has a use for a variable of this name."""

@@ -125,7 +125,6 @@ def test_a_wrong_value_is_refused_naming_the_field_and_what_is_allowed(
         ("best_of", 2),
         ("length_penalty", 1.5),
         ("prompt_logprobs", 1),
-        ("return_token_ids", True),
         ("chat_template", "{{ messages }}"),
     ],
 )
