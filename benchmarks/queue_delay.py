@@ -164,6 +164,7 @@ def compare(served: Served, plan: Plan, console: Console) -> bool:
     rates = [times * 1000 / alone_ms for times in plan.times]
     console.print(f"one row takes {alone_ms:.2f} ms of the model's time: rates {[f'{r:.0f}' for r in rates]}")
     idle_0_ms = idle_ms(served, case)
+    send(plan, served.url, rates[-1], plan.seconds, seed=6)  # until what batches take is learned
     figures = list(untuned(served, plan, NO_DELAY, _without_delay, rates))
     served.inflight("tune", "resume", case.model)
     figures += tuned(served, plan, rates, console)
@@ -178,7 +179,7 @@ def compare(served: Served, plan: Plan, console: Console) -> bool:
 
 def _learned(told: Any) -> BatchCost | None:
     """By rows alone, as long as those that were sent."""
-    detail = next((each["detail"] for model in told for each in model["standing"]), {})
+    detail: dict[str, Any] = next((each["detail"] for model in told for each in model["standing"]), {})
     cost = detail.get("cost")
     if cost is None:
         return None

@@ -10,11 +10,11 @@ import msgspec
 from router import front_page
 from router.answer_schemas import ANSWERS, TEXT
 from router.anthropic import bodies as anthropic_bodies
-from router.chat.bodies import MESSAGE_NEUTRAL, NEUTRAL
 from router.docs_page import docs_page
 from router.html_page import respond_page
 from router.ollama import bodies as ollama_bodies
 from router.ollama.dialect import NDJSON
+from router.openai.chat import MESSAGE_NEUTRAL, NEUTRAL
 from router.openai.completions import COMPLETION_NEUTRAL
 from router.request.error_shapes import shape_for
 from router.request.errors import respond_json

@@ -55,6 +55,7 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
     """Everything that is opened here is closed in the opposite order, whatever happens in between."""
     async with AsyncExitStack() as closing:
         parts = await Assembly(settings, tenancy, closing).start()
+        await parts.tokenizers.load()
         runner = await _open_doors(settings, parts, closing)
         await stopping.wait()
         stopping.clear()

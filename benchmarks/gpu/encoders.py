@@ -124,12 +124,13 @@ class Reference:
 
 def compare(ours: Embed, theirs: Reference, contest: Contest) -> bool:
     met = True
+    contestants: tuple[Embed, Embed] = (ours, theirs)
     for name, length in contest.lengths.items():
         for count in contest.counts:
             rows = rows_of(count, length)
             took_ms: tuple[list[float], list[float]] = ([], [])
             for _ in range(contest.rounds + 2):
-                for embed, took in zip((ours, theirs), took_ms, strict=True):
+                for embed, took in zip(contestants, took_ms, strict=True):
                     began_s = time.perf_counter()
                     embed(rows)
                     took.append(1000 * (time.perf_counter() - began_s))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STUB_TIMEOUT_S = 300
 EXIT_TIMEOUT_S = 60
 PROBE_TIMEOUT_S = 2.0
+_NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,16 @@ class TritonServer:
             except grpc.RpcError:
                 return False
             return bool(server.ready and model.ready)
+
+    def is_live(self) -> bool:
+        """Whether it answers, whatever that be."""
+        with self.door.channel() as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            try:
+                stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=PROBE_TIMEOUT_S)
+            except grpc.RpcError as error:
+                return error.code() not in _NO_ANSWER
+            return True
 
     def is_loaded(self, model: str) -> bool:
         """Whether it thinks that it serves a model, be its processes dead; True where it does not answer."""

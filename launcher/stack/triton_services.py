@@ -9,6 +9,7 @@ from launcher.packaging.repository import PIPELINE
 from launcher.private_memory import with_private_memory
 from launcher.stack.gpus import share_of_gpus
 from launcher.stack.processes import ChildProcess, descendants, end_all
+from launcher.stack.silence import SilenceWatch
 from launcher.stack.stubs import StubWatch, has_fallen
 from launcher.stack.supervisor import Service
 
@@ -64,11 +65,13 @@ class TritonServices:
     def _service(self, triton: TritonServer, child: ChildProcess, others: list[ChildProcess]) -> Service:
         of = f" of {triton.name}" if len(others) > 1 else ""
         watch = StubWatch(self._console, self._needed, triton.is_loaded, of)
+        silence = SilenceWatch(triton.is_live)
 
         def is_ready() -> bool:
             has_loaded = triton.is_ready(PIPELINE)
             if has_loaded:
                 watch.begin(child.pid, time.monotonic())
+                silence.begin()
             return has_loaded
 
         def clean_up_after() -> None:
@@ -82,6 +85,6 @@ class TritonServices:
             is_ready=is_ready,
             start_timeout_s=LOAD_TIMEOUT_S,
             longest_stop_s=lambda: UNLOAD_AFTER_DEATH_S if has_fallen(child.pid) else UNLOAD_TIMEOUT_S,
-            find_fault=lambda now_s: watch.find_fault(child.pid, now_s),
+            find_fault=lambda now_s: watch.find_fault(child.pid, now_s) or silence.find_fault(now_s),
             clean_up_after=clean_up_after,
         )

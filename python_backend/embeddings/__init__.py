@@ -1,1 +1,1 @@
-"""Encoders: texts to the vectors of sentence-transformers, pairs of texts to the scores of rerankers."""
+"""Encoders and decoders: texts to the vectors of sentence-transformers, pairs to the scores of rerankers."""

@@ -13,13 +13,14 @@ from python_backend.embeddings.families import family_of
 from python_backend.embeddings.families.decoder import word_head
 from python_backend.embeddings.families.reader import Family, Reader
 from python_backend.embeddings.layers import Floats, Head
-from python_backend.embeddings.packing import SLICE_PLACES, Slice, slices_of
+from python_backend.embeddings.packing import FIXED_PLACES, SLICE_PLACES, Slice, slices_of
 from python_backend.embeddings.places import Places
 from python_backend.embeddings.word_pieces import Tokens, WordPieces
 from python_backend.engine.checkpoint import Checkpoint, unusable
 
 _SHORTEST = np.float32(1e-12)
-_PLACES_ON_GPU = 16384
+# Places of a slice on a GPU; and those that take as long as the kernels' start, by 0.6B decoders on an H200.
+_PLACES_ON_GPU, _FIXED_ON_GPU = 16384, 2048
 
 
 class Computing(Protocol):
@@ -30,17 +31,22 @@ class Computing(Protocol):
 
 
 class EmbeddingModel:
-    """Computes one slice of a batch after the other, of `most_places` each."""
+    """Computes one slice of a batch after the other, of `most_places` each; one costs `fixed_places` more."""
 
     def __init__(
-        self, computing: Computing, description: Description, word_pieces: WordPieces, most_places: int
+        self,
+        computing: Computing,
+        description: Description,
+        word_pieces: WordPieces,
+        most_places: int,
+        fixed_places: int = FIXED_PLACES,
     ) -> None:
         self._computing = computing
         self._description = description
         self.word_pieces = word_pieces
         self.is_reranker = description.is_reranker
         self.dimensions = 1 if description.is_reranker else description.shape.hidden
-        self._most_places = most_places
+        self._most_places, self._fixed_places = most_places, fixed_places
 
     @classmethod
     def load(cls, directory: str | Path, threads: int = 1, device: str = "cpu") -> EmbeddingModel:
@@ -59,7 +65,7 @@ class EmbeddingModel:
         if device == "cuda":
             from python_backend.embeddings.cuda.encoder import TorchEncoder
 
-            return cls(TorchEncoder(encoder, head), description, word_pieces, _PLACES_ON_GPU)
+            return cls(TorchEncoder(encoder, head), description, word_pieces, _PLACES_ON_GPU, _FIXED_ON_GPU)
         # Imported here: a GPU has no use for onnxruntime.
         from python_backend.embeddings.encoder_graph import encoder_session
 
@@ -76,7 +82,7 @@ class EmbeddingModel:
     def embed_in_slices(self, texts: Sequence[Sequence[int] | Tokens]) -> Iterator[tuple[list[int], Floats]]:
         """The same as it is computed: which texts, and theirs. Short ones do not wait for long ones."""
         rows = [text if isinstance(text, Tokens) else Tokens(list(text)) for text in texts]
-        pieces = slices_of([len(row) for row in rows], self._most_places)
+        pieces = slices_of([len(row) for row in rows], self._most_places, self._fixed_places)
         for piece in sorted(pieces, key=lambda piece: piece.width):
             yield [index for row in piece.rows for index in row], self._compute(rows, piece)
 

@@ -15,7 +15,7 @@ WIDEST_SHARED = _CAPACITIES[-1]
 _MOST_WASTE = 0.1
 # What a slice costs whatever is in it, in places; and the width at which attention, which compares all places
 # of a row, costs as much as everything else. Measured with all-MiniLM-L6-v2.
-_SLICE_PLACES = 16
+FIXED_PLACES = 16
 _EQUAL_WIDTH = 440
 
 
@@ -30,19 +30,21 @@ class Slice:
     def places(self) -> int:
         return self.width * len(self.rows)
 
-    @property
-    def cost(self) -> float:
-        return _SLICE_PLACES + self.places * (1 + self.width / _EQUAL_WIDTH)
+    def cost(self, fixed_places: int) -> float:
+        return fixed_places + self.places * (1 + self.width / _EQUAL_WIDTH)
 
 
-def slices_of(lengths: Sequence[int], most_places: int = SLICE_PLACES) -> list[Slice]:
+def slices_of(
+    lengths: Sequence[int], most_places: int = SLICE_PLACES, fixed_places: int = FIXED_PLACES
+) -> list[Slice]:
     """Every text exactly once, of several ways to share rows in the cheapest.
 
-    Nothing is computed for padding but a few places at the ends of rows, and how many is bounded.
+    Little is computed for padding: a tenth of a slice, or what another slice would cost beside its texts.
     """
     by_length = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    ways = (list(_slices(_rows(by_length, lengths, capacity), most_places)) for capacity in _CAPACITIES)
-    return min(ways, key=lambda slices: sum(piece.cost for piece in slices))
+    rows = (_rows(by_length, lengths, capacity) for capacity in _CAPACITIES)
+    ways = (list(_slices(each, most_places, fixed_places)) for each in rows)
+    return min(ways, key=lambda slices: sum(piece.cost(fixed_places) for piece in slices))
 
 
 _Row = tuple[int, tuple[int, ...]]  # used places and texts
@@ -67,12 +69,12 @@ def _rows(by_length: Sequence[int], lengths: Sequence[int], capacity: int) -> li
     return sorted(used, key=lambda row: -row[0])
 
 
-def _slices(rows: Sequence[_Row], most: int) -> Iterator[Slice]:
+def _slices(rows: Sequence[_Row], most: int, fixed: int) -> Iterator[Slice]:
     width, used = 0, 0
     taken: list[tuple[int, ...]] = []
     for length, texts in rows:
         area = width * (len(taken) + 1)
-        if taken and (area > most or area - used - length > _MOST_WASTE * area):
+        if taken and (area > most or area - used - length > max(_MOST_WASTE * area, fixed)):
             yield Slice(width, tuple(taken))
             taken, used = [], 0
         if not taken:

@@ -109,7 +109,7 @@ def _append_end(backend: tokenizers.Tokenizer, directory: Path) -> None:
     end_id = backend.token_to_id(end)
     if end_id is None or last[-1:] == [end_id]:
         return
-    before, behind = ([(backend.id_to_token(each), each) for each in part] for part in (first, last))
+    before, behind = ([(str(backend.id_to_token(each)), each) for each in part] for part in (first, last))
     behind.append((end, end_id))
     parts = [*(name for name, _ in before), "$A", *(name for name, _ in behind)]
     backend.post_processor = tokenizers.processors.TemplateProcessing(

@@ -11,7 +11,7 @@ from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.guides.ports import GuideCompiler, PreparedGuide
 from python_backend.engine.host.memory import resident_bytes
 from python_backend.engine.kv.blocks import BlockPool
-from python_backend.engine.refusals import refuse_impossible
+from python_backend.engine.refusals import refuse_impossible, within_vocabulary
 from python_backend.engine.report import FinishReason, Gauges, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
@@ -106,6 +106,7 @@ class Engine:
         """Takes a request in; raises InflightError if it could never run."""
         if key in self._sequences:
             raise ValueError(f"key {key} is already in use")
+        request = within_vocabulary(request, self.limits.vocabulary)
         refuse_impossible(
             request, self.limits.vocabulary, self.limits.max_sequence_tokens, self._config.max_batch_size
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from python_backend.engine.request import GuideKind
@@ -22,6 +23,14 @@ _MOST_RETENTION_RANGES = 256
 
 def _invalid(message: str) -> InflightError:
     return InflightError(ErrorKind.INVALID_REQUEST, message)
+
+
+def within_vocabulary(request: GenerationRequest, vocabulary: int) -> GenerationRequest:
+    """With ids that the model has, where the request takes any."""
+    if not request.takes_any_ids or max(request.prompt_ids, default=0) < vocabulary:
+        return request
+    known = [token_id % vocabulary if token_id >= vocabulary else token_id for token_id in request.prompt_ids]
+    return replace(request, prompt_ids=known)
 
 
 def refuse_impossible(

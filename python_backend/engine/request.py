@@ -98,7 +98,8 @@ class GenerationRequest:
     to be compiled, and whose place it takes in the batch, of which tenants with a `weight` have each a part.
     `top_log_probs` asks for the log probs of each token and of so many of the likeliest beside it,
     `returns_prompt_log_probs` for the same of the prompt's tokens. With `notes_steps` the end of its first
-    sequence tells which steps that was part of.
+    sequence tells which steps that was part of. With `takes_any_ids` a prompt's ids may be beyond the
+    vocabulary, and then stand for others: NVIDIA's benchmarks of the engine alone draw them at random.
     """
 
     prompt_ids: list[int]
@@ -122,6 +123,7 @@ class GenerationRequest:
     top_log_probs: int | None = None
     returns_prompt_log_probs: bool = False
     notes_steps: bool = False
+    takes_any_ids: bool = False
 
     @property
     def asks_of_prompt(self) -> bool:

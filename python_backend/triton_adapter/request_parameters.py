@@ -148,28 +148,27 @@ def decode_top_log_probs(parameters: Mapping[str, Any]) -> int | None:
 
 def decode_echo(parameters: Mapping[str, Any]) -> bool:
     """Whether a stream is to begin with the prompt."""
-    wanted = parameters.get("inflight_echo", False)
-    if not isinstance(wanted, bool):
-        raise invalid(
-            "inflight_echo", f"the request parameter inflight_echo is {wanted!r}; allowed: a boolean"
-        )
-    return wanted
+    return _flag(parameters, "inflight_echo")
+
+
+def decode_token_ids(parameters: Mapping[str, Any]) -> bool:
+    """Whether each response is to have its ids beside its text."""
+    return _flag(parameters, "inflight_token_ids")
 
 
 def decode_trace(parameters: Mapping[str, Any]) -> bool:
     """Whether the steps that a request is part of are to be told at its end."""
-    wanted = parameters.get("inflight_trace", False)
-    if not isinstance(wanted, bool):
-        raise invalid(
-            "inflight_trace", f"the request parameter inflight_trace is {wanted!r}; allowed: a boolean"
-        )
-    return wanted
+    return _flag(parameters, "inflight_trace")
 
 
 def asks_for_report(parameters: Mapping[str, Any]) -> bool:
-    wanted = parameters.get(REPORT, False)
+    return _flag(parameters, REPORT)
+
+
+def _flag(parameters: Mapping[str, Any], name: str) -> bool:
+    wanted = parameters.get(name, False)
     if not isinstance(wanted, bool):
-        raise invalid(REPORT, f"the request parameter {REPORT} is {wanted!r}; allowed: a boolean")
+        raise invalid(name, f"the request parameter {name} is {wanted!r}; allowed: a boolean")
     return wanted
 
 

@@ -19,6 +19,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_stop_token_ids,
     decode_tenant,
     decode_tier,
+    decode_token_ids,
     decode_top_log_probs,
     decode_trace,
     decode_weight,
@@ -56,6 +57,7 @@ class RowCall:
     wants_output_count: bool
     wants_perf: bool
     begins_with_prompt: bool = False
+    wants_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +131,11 @@ def decode_call(
     min_p, stop_ids = decode_min_p(parameters), decode_stop_token_ids(parameters)
     echoes, notes_steps = decode_echo(parameters), decode_trace(parameters)
     tenant, weight = decode_tenant(parameters), decode_weight(parameters)
+    is_from_text = "decoder_input_ids" in inputs
 
     def generation(row: RowInputs) -> GenerationRequest:
         asked = decode_generation(row, tier, salt, rules.max_sequences)
-        asked = replace(asked, tenant=tenant, weight=weight)
+        asked = replace(asked, tenant=tenant, weight=weight, takes_any_ids=not is_from_text)
         if shared_prefix:
             asked = replace(asked, shared_tokens=shared_tokens(shared_prefix, asked.prompt_ids))
         if min_p:
@@ -151,15 +154,17 @@ def decode_call(
 
     call = GenerateCall(
         request_id=request_id,
-        rows=tuple(_decode_row(row, generation(row), rules, echoes) for row in row_inputs),
-        feeds_postprocessing="decoder_input_ids" in inputs,
+        rows=tuple(_decode_row(row, generation(row), rules, parameters) for row in row_inputs),
+        feeds_postprocessing=is_from_text,
     )
     if not rules.decoupled:
         _refuse_several_responses(call)
     return call
 
 
-def _decode_row(row: RowInputs, generation: GenerationRequest, rules: ModelRules, echoes: bool) -> RowCall:
+def _decode_row(
+    row: RowInputs, generation: GenerationRequest, rules: ModelRules, parameters: Mapping[str, Any]
+) -> RowCall:
     streaming = row.boolean("streaming")
     return RowCall(
         generation=generation,
@@ -168,7 +173,8 @@ def _decode_row(row: RowInputs, generation: GenerationRequest, rules: ModelRules
         wants_input_count=row.boolean("return_num_input_tokens"),
         wants_output_count=row.boolean("return_num_output_tokens"),
         wants_perf=row.boolean("return_perf_metrics"),
-        begins_with_prompt=streaming and echoes,
+        begins_with_prompt=streaming and decode_echo(parameters),
+        wants_ids=decode_token_ids(parameters),
     )
 
 

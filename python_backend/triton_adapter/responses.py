@@ -33,6 +33,8 @@ class ResponseBuilder:
         self._mark = mark if call.feeds_postprocessing else None
         self._requested = requested_outputs
         self._wants_perf = row.wants_perf
+        self._tells_ids = row.wants_ids and "token_ids" in requested_outputs
+        self._tells_prompt_ids = self._tells_ids and row.streaming
         self._with_every_response: dict[str, int] = {}
         if row.wants_input_count:
             self._with_every_response["num_input_tokens"] = len(row.generation.prompt_ids)
@@ -46,14 +48,17 @@ class ResponseBuilder:
         self.output_tokens = 0
 
     def build_prompt(self, pending: Pending) -> Any | None:
-        """For a stream that is to begin with its prompt: that, once, ahead of the first tokens."""
-        if not self._begins_with_prompt:
+        """For a stream that begins with its prompt, or with its ids: that, once, before the first tokens."""
+        if not (self._begins_with_prompt or self._tells_prompt_ids):
             return None
-        self._begins_with_prompt = False
         prompt_ids = self._generation.prompt_ids
-        tensors = self._common_tensors(prompt_ids, is_last=False)
+        shown = prompt_ids if self._begins_with_prompt else []
+        tensors = self._common_tensors(shown, is_last=False)
+        if not shown:
+            tensors.append(pb.tensor("token_ids", [prompt_ids], np.int32))
+        self._begins_with_prompt = self._tells_prompt_ids = False
         if self._wants_output_count:
-            self._add(tensors, "num_output_tokens", len(prompt_ids), np.int32)
+            self._add(tensors, "num_output_tokens", len(shown), np.int32)
         if self._wants_perf and pending.perf is not None:
             self._add(tensors, "cached_tokens", pending.perf.cached_tokens, np.int32)
         if self._generation.returns_prompt_log_probs:
@@ -100,6 +105,8 @@ class ResponseBuilder:
             pb.tensor("output_ids", [[padded]], np.int32),
             pb.tensor("sequence_length", [[len(ids)]], np.int32),
         ]
+        if self._tells_ids and ids:
+            tensors.append(pb.tensor("token_ids", [ids], np.int32))
         for name, value in self._with_every_response.items():
             self._add(tensors, name, value, np.int32)
         return tensors

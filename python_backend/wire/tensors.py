@@ -117,11 +117,13 @@ _LOG_PROB_OUTPUTS = (
     Tensor("sequence_index", "INT32"),
 )
 # What NVIDIA's backend does not tell: why a sequence ended and how much of its prompt was cached, with its
-# last response; and, if the request asks, for each token its log prob and those of the likeliest beside it.
+# last response; and, if the request asks, for each token its log prob and those of the likeliest beside it,
+# and the ids that the response has, without padding.
 _TOLD_BESIDE = (
     Tensor("finish_reason", "BYTES", extension=True),
     Tensor("cached_tokens", "INT32", extension=True),
     Tensor("top_log_probs", "FP32", (-1, -1, -1), extension=True),
+    Tensor("token_ids", "INT32", (-1,), extension=True),
 )
 # If the request asks, with the last response: the steps that its first sequence was part of, a row each.
 _STEPS_TOLD = Tensor("engine_steps", "INT64", (-1, 6), extension=True)

@@ -76,11 +76,15 @@ class BatchLimit:
 
     def learn(self, capacity: Capacity, took_s: float, rows: int, tokens: int) -> None:
         """A request took so long from its beginning to its end, beside so many rows at most."""
-        if capacity.batch is None or rows < _TELLING_PART * capacity.slots:
+        if capacity.batch is None:
             return
+        is_late = took_s > self.late_s(capacity, rows, tokens)
+        if rows < _TELLING_PART * capacity.slots:
+            most = self.late_s(capacity, capacity.slots, tokens * capacity.slots // max(rows, 1))
+            if took_s <= most:  # else it is late whatever it tells of: batches are slower than believed
+                return
         step = max(_STEP, _FIRST_STEP / (1 + self._seen / 8)) / max(capacity.slots, 1)
         self._seen += 1 / max(capacity.slots, 1)
-        is_late = took_s > self.late_s(capacity, rows, tokens)
         moved = self._log + step * ((1 - _LATE_PART) if is_late else -_LATE_PART)
         self._log = min(max(moved, log(_LEAST_FACTOR)), log(_MOST_FACTOR))
         self.factor = exp(self._log)

@@ -113,6 +113,7 @@ class QueueEntry:
     kv_tokens: int = 0  # of the cache, reserved for it
     kv_spread: int = 0  # what it may take beyond that: nine of ten stay within both together
     cost_us: int = 0  # of engine time, as priced
+    prompt_us: int = 0  # of that, what is certain when it begins
     remaining_us: int = 0  # of that, what is still to come
     prefill_tokens: int = 0  # still to be computed before its first token
     context_tokens: float = 0.0  # that each of its sequences reads for its first token
@@ -123,11 +124,6 @@ class QueueEntry:
     @property
     def is_running(self) -> bool:
         return self.state is EntryState.RUNNING
-
-    @property
-    def part(self) -> float:
-        """Of all its rows, those that are in flight at once; what it begins with."""
-        return self.sequences / self.demand.rows if self.demand.rows > self.sequences else 1.0
 
     @property
     def was_covered(self) -> bool | None:

@@ -56,10 +56,11 @@ class Dispatcher:
         self._held: QueueEntry | None = None
         self._held_since_s = 0.0
         self._whole = self._allocation.capacity  # of which a batch model uses what keeps its objective
+        self._asked_s = 0.0  # when a batch model was last asked
 
     def resize(self, capacity: Capacity) -> None:
         self._whole = capacity
-        self._resize(capacity)
+        self._resize(self._in_time(self._asked_s))
 
     def _resize(self, capacity: Capacity) -> None:
         self._allocation.resize(capacity)
@@ -292,14 +293,21 @@ class Dispatcher:
 
     def _keep_in_time(self, demand: Demand, now_s: float) -> None:
         """No more of a batch model's slots are used than are answered in time."""
-        whole, limit = self._whole, self._judge.limit
+        self._asked_s = now_s
         if not demand.is_strict:
             patience_s = demand.deadline_s - demand.arrived_s
-            limit.asked(demand.tier, patience_s, demand.rows, demand.prompt_tokens, now_s)
-        slots = limit.rows(whole, now_s)
-        if slots != self._allocation.capacity.slots:
-            own = None if whole.own_slots is None else max(whole.own_slots * slots // whole.slots, 1)
-            self._resize(replace(whole, slots=slots, own_slots=own))
+            self._judge.limit.asked(demand.tier, patience_s, demand.rows, demand.prompt_tokens, now_s)
+        capacity = self._in_time(now_s)
+        if capacity.slots != self._allocation.capacity.slots:
+            self._resize(capacity)
+
+    def _in_time(self, now_s: float) -> Capacity:
+        whole = self._whole
+        slots = self._judge.limit.rows(whole, now_s)
+        if slots == whole.slots:
+            return whole
+        own = None if whole.own_slots is None else max(whole.own_slots * slots // whole.slots, 1)
+        return replace(whole, slots=slots, own_slots=own)
 
     def _learn_limit(self, entry: QueueEntry, now_s: float) -> None:
         if not self._is_bounded(entry) or entry.begun_s is None:

@@ -34,25 +34,6 @@ _TRIED_AFTER = 32
 _FIRST_LATE = {Wait.NONE: 1.3, Wait.BEHIND_OTHERS: 1.6, Wait.BEHIND_OWN: 1.3, Wait.HELD_BACK: 2.0}
 
 
-def prefill_s(
-    capacity: Capacity, prompt_tokens: int, ahead_tokens: int, sequences: int, kv_tokens: int
-) -> float:
-    """Until a prompt is computed behind others, in chunks, each in a step with all that run."""
-    step = capacity.step
-    if step is None:
-        return 0.0
-    replicas = capacity.replicas or 1  # conditions are twice as fast as max and min, and this is asked often
-    running = sequences / replicas
-    tokens = prompt_tokens + ahead_tokens / replicas
-    others_ms = step.decode_sequence_ms * running + step.kv_kilotoken_ms * kv_tokens / replicas / 1000
-    room = capacity.step_tokens - running
-    if room * 4 < capacity.step_tokens or room < 1.0:
-        room = max(capacity.step_tokens / 4, 1.0)
-    steps = ceil(tokens / room) or 1
-    in_flight_ms = (step.base_ms + others_ms) / 2 if sequences else 0.0
-    return (in_flight_ms + steps * (step.base_ms + others_ms) + step.prefill_token_ms * tokens) / 1000
-
-
 def batches_s(
     capacity: Capacity, rows: int, ahead_rows: int, tokens: int = 0, ahead_tokens: int = 0
 ) -> float:
@@ -77,13 +58,28 @@ def batches_s(
 
 
 def service_s(
-    demand: Demand, capacity: Capacity, prefill_tokens: int = 0, sequences: int = 0, kv_tokens: int = 0
+    demand: Demand, capacity: Capacity, ahead_tokens: int = 0, sequences: int = 0, kv_tokens: int = 0
 ) -> float:
-    """Until its first token if it begins now, beside what is in flight; without that, on an idle engine."""
+    """Until its first token if it begins now, beside what is in flight; without that, on an idle engine.
+
+    A prompt is computed behind those ahead of it, in chunks, each in a step with all that run.
+    """
     if capacity.batch is not None:
         rows = max(demand.rows, demand.sequences)
-        return batches_s(capacity, rows, sequences, demand.prompt_tokens, prefill_tokens)
-    return prefill_s(capacity, demand.prompt_tokens, prefill_tokens, sequences, kv_tokens)
+        return batches_s(capacity, rows, sequences, demand.prompt_tokens, ahead_tokens)
+    step = capacity.step
+    if step is None:
+        return 0.0
+    replicas = capacity.replicas or 1  # conditions are twice as fast as max and min, and this is asked often
+    running = sequences / replicas
+    tokens = demand.prompt_tokens + ahead_tokens / replicas
+    others_ms = step.decode_sequence_ms * running + step.kv_kilotoken_ms * kv_tokens / replicas / 1000
+    room = capacity.step_tokens - running
+    if room * 4 < capacity.step_tokens or room < 1.0:
+        room = max(capacity.step_tokens / 4, 1.0)
+    steps = ceil(tokens / room) or 1
+    in_flight_ms = (step.base_ms + others_ms) / 2 if sequences else 0.0
+    return (in_flight_ms + steps * (step.base_ms + others_ms) + step.prefill_token_ms * tokens) / 1000
 
 
 def wait_s(ahead: Ahead, part_of_engine: float, remaining_us: int, share: float, replicas: int) -> float:

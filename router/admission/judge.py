@@ -65,7 +65,7 @@ class Judge:
         sequences = demand.sequences or 1
         each = -(-demand.max_tokens // sequences)
         expected = self._lengths.expect(demand.tenant, each)
-        entry.cost_us = self._running.prices.whole_us(demand, expected)
+        entry.prompt_us, entry.cost_us = self._running.prices.of(demand, expected)
         usual, most = (each, each) if capacity.holds_whole_answers else (expected.mean, expected.p90)
         if demand.rows:  # of a batch model: it has no cache, and no list of texts takes all that there is
             entry.sequences = min(demand.sequences, max(self._allocation.slots // 2, 1))

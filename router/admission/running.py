@@ -53,23 +53,19 @@ class Prices:
     row_us: float = 0.0
     is_known: bool = False
 
-    def prompt_us(self, demand: Demand) -> int:
-        """What is certain when it begins."""
-        rows = max(demand.rows, demand.sequences)
-        return int(self.prompt_token_us * demand.prompt_tokens + self.row_us * rows)
-
     def tokens_us(self, tokens: int, context_tokens: float) -> int:
         """Of so many generated tokens, each of which reads about so many tokens of context."""
         return int(tokens * (self.token_us + self.kilotoken_read_us * context_tokens / 1000))
 
-    def whole_us(self, demand: Demand, expected: Expected) -> int:
-        """What such requests take on average: it is for sums of many. Never nothing."""
+    def of(self, demand: Demand, expected: Expected) -> tuple[int, int]:
+        """What is certain when it begins, and what such requests take on average, which is never nothing."""
         sequences, prompt, mean = demand.sequences, demand.prompt_tokens, expected.mean
         rows = demand.rows if demand.rows > sequences else sequences
         tokens = mean * sequences if mean * sequences < demand.max_tokens else demand.max_tokens
         context_tokens = prompt / (sequences or 1) + mean / 2
         token_us = self.token_us + self.kilotoken_read_us * context_tokens / 1000
-        return int(self.prompt_token_us * prompt + self.row_us * rows) + int(tokens * token_us) or 1
+        prompt_us = int(self.prompt_token_us * prompt + self.row_us * rows)
+        return prompt_us, prompt_us + int(tokens * token_us) or 1
 
 
 def prices_of(capacity: Capacity, batch: float) -> Prices:
@@ -137,9 +133,11 @@ class Running:
         entry.remaining_us = entry.cost_us
         self.remaining_us += entry.cost_us
         self.queue.lanes[demand.tier].running_us += entry.cost_us
-        entry.prefill_tokens = int(entry.part * demand.prompt_tokens)
+        # Of all its rows, those that are in flight at once.
+        part = entry.sequences / demand.rows if demand.rows > entry.sequences else 1.0
+        entry.prefill_tokens = int(part * demand.prompt_tokens)
         self.prefill_tokens += entry.prefill_tokens
-        self.remaining_us -= self.queue.charge(entry, int(entry.part * self.prices.prompt_us(demand)))
+        self.remaining_us -= self.queue.charge(entry, int(part * entry.prompt_us))
 
     def end(self, entry: QueueEntry) -> None:
         if entry.progress.completion_tokens > entry.charged_tokens:

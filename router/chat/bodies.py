@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.chat.tool_bodies import NamedTool, Tool, check_tools
-from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS
+from router.chat.tool_bodies import NamedTool, Tool
+from router.core.generation import MAX_BIASES, MAX_NEW_TOKENS, StopTokenIds
 from router.core.messages import Message, Name
-from router.request.decoding import (
-    MOST_CONTAINERS,
-    UNREADABLE,
-    check_containers,
-    decode_again,
-    invalid,
-)
+from router.request.decoding import invalid
 
 _Tokens = Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)]
 _StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
-_TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
 MAX_CHOICES = 16
 MAX_TOOLS = 128
-_MOST_STOP_IDS = 64
 _MOST_CHOICES_OF_TEXT = 1000
 _MOST_DIGITS = 9
 _MOST_BIAS = 100.0
@@ -88,8 +79,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_NEW_TOKENS)] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[_TokenId], Meta(max_length=_MOST_STOP_IDS)] | None = None
+    stop_token_ids: StopTokenIds | None = None
     skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: _Choices | None = None
@@ -115,7 +107,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     length_penalty: Any = None
     priority: Any = None
     prompt_logprobs: Any = None
-    return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
     spaces_between_special_tokens: Any = None
     truncate_prompt_tokens: Any = None
@@ -157,6 +148,7 @@ class ChatBody(Options, frozen=True, forbid_unknown_fields=True, kw_only=True):
     echo: Any = None
 
 
+# Values that ask for what the router does anyway.
 OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": ([],),
     "bad_words": ([],),
@@ -166,66 +158,11 @@ OPTIONS_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1.0, 1),
     "priority": (0,),
     "prompt_logprobs": (),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
-# Values that ask for what the router does anyway.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **OPTIONS_NEUTRAL,
-    "add_special_tokens": (False,),
-    "audio": (),
-    "chat_template": (),
-    "documents": ([],),
-    "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "moderation": (),
-    "prediction": (),
-    "web_search_options": (),
-}
-MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "refusal": ("",),
-    "annotations": ([],),
-    "audio": (),
-    "function_call": (),
-}
-
-# Few bodies and messages have any of these.
-_unusual_in_chat = attrgetter(*NEUTRAL)
-_USUAL_CHAT = (None,) * len(NEUTRAL)
-_unusual_in_message = attrgetter(*MESSAGE_NEUTRAL)
-_USUAL_MESSAGE = (None,) * len(MESSAGE_NEUTRAL)
-_chat = msgspec.json.Decoder(ChatBody)
-
-
-def decode_chat(body: bytes) -> ChatBody:
-    if len(body) > MOST_CONTAINERS:
-        check_containers(body)
-    try:  # as `decode` does, which most chats need not pass
-        decoded = _chat.decode(body)
-    except UNREADABLE as error:
-        decoded = decode_again(_chat, body, error)
-    if _unusual_in_chat(decoded) != _USUAL_CHAT:
-        refuse_unsupported(decoded, NEUTRAL, "")
-    check_options(decoded)
-    for index, message in enumerate(decoded.messages):
-        if _unusual_in_message(message) != _USUAL_MESSAGE:
-            refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
-    if decoded.tools or decoded.tool_choice:
-        check_tools(decoded.tools, decoded.tool_choice)
-    if decoded.top_logprobs and not decoded.logprobs:
-        raise invalid("top_logprobs: is only allowed when logprobs is true", "top_logprobs")
-    asked = decoded.response_format
-    if asked is not None and (asked.type == "json_schema") != (asked.json_schema is not None):
-        raise invalid(
-            "response_format: json_schema goes with type json_schema, and with no other",
-            "response_format.json_schema",
-        )
-    return decoded
 
 
 def check_options(body: Options) -> None:

@@ -10,18 +10,27 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.guides import chat_demand
-from router.chat.tools import described, introduction, offered, reader_for, shown_result, with_calls
+from router.chat.tools import (
+    described,
+    harmony_reader_for,
+    introduction,
+    offered,
+    reader_for,
+    shown_result,
+    with_calls,
+)
 from router.core.answer_reader import THINK, THINK_END
 from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, GenerationCall, unmarked
+from router.core.harmony import ASSISTANT, FINAL, in_channels
 from router.request.decoding import invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.chat.bodies import ChatBody, Options
-    from router.core.answer_reader import AnswerReader
     from router.core.messages import Message
     from router.core.record import Record
+    from router.request.choice import AnswerReader
     from router.routing.chat_template import ChatTemplate
     from router.routing.checkpoint import SamplingDefaults
     from router.routing.models import ServedModel
@@ -71,6 +80,8 @@ def chat_prompt(body: ChatBody, template: ChatTemplate) -> str:
     knows_tools = template.knows_tools
     tools = described(offered(body)) if knows_tools and body.tools else None
     messages = chat_messages(body, knows_tools)
+    if template.speaks_harmony:
+        messages = [in_channels(message) for message in messages]
     if _how_rendered(body) == _AS_USUAL:
         return template.render(messages, tools)
     return template.render(messages, tools, **rendering(body, template))
@@ -175,12 +186,14 @@ def chat_calls(
         raise invalid("give either max_tokens or max_completion_tokens, not both", "max_tokens")
     max_tokens = body.max_completion_tokens or body.max_tokens or MAX_NEW_TOKENS
     demand = chat_demand(body) if _demands(body) != _NOTHING_DEMANDED else None
-    if demand is not None and ends_in_thought(prompt):
-        prompt += f"\n{THINK_END}\n\n"  # what must follow a rule is said, not thought
+    in_channels = template is not None and template.speaks_harmony
+    if demand is not None:
+        prompt += _speaking(prompt, in_channels)  # what must follow a rule is said, not thought
     text, marked = unmarked(prompt) if LITERAL_MARK in prompt else (prompt, None)
     shows_special = body.skip_special_tokens is False or (
         bool(body.tools) and template is not None and template.call_format.is_special
     )
+    shows_special = shows_special or (in_channels and demand is None)
     call = generation_call(
         body,
         text,
@@ -198,6 +211,13 @@ def chat_calls(
     return [call] if body.n is None else several(call, body.n)
 
 
+def _speaking(prompt: str, in_channels: bool) -> str:
+    """What must come behind a prompt for its answer to be all text."""
+    if in_channels:
+        return FINAL if prompt.endswith(ASSISTANT) else ""
+    return f"\n{THINK_END}\n\n" if ends_in_thought(prompt) else ""
+
+
 def ends_in_thought(prompt: str) -> bool:
     return prompt[-64:].rstrip().endswith(THINK)
 
@@ -206,6 +226,8 @@ def chat_reader(
     body: ChatBody, call: GenerationCall, template: ChatTemplate
 ) -> Callable[[], AnswerReader] | None:
     """What reads thoughts and calls out of the answers; None where there can be neither."""
+    if template.speaks_harmony and call.guide is None:
+        return harmony_reader_for(body)
     thinks: bool | None = None
     if template.thinks and call.guide is None:
         thinks = ends_in_thought(call.prompt)
@@ -261,6 +283,7 @@ def generation_call(
         logit_bias=body.logit_bias or None,
         min_p=body.min_p or None,
         stop_token_ids=tuple(body.stop_token_ids) if body.stop_token_ids else None,
+        returns_token_ids=body.return_token_ids or None,
         tier=_TIERS.get(body.service_tier),
         **more,
     )

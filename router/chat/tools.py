@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from router.chat.tool_bodies import NO_ARGUMENTS, Grammar, NamedTool, Tool
-from router.core.answer_reader import CUSTOM_INPUT, AnswerReader, ThoughtReader, ToolReader, WholeCall
+from router.core.answer_reader import (
+    CUSTOM_INPUT,
+    AnswerReader,
+    CallList,
+    ThoughtReader,
+    ToolReader,
+    WholeCall,
+)
 from router.core.call_formats import HERMES, CallFormat, written_call
+from router.core.harmony import HarmonyReader
 from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 
 if TYPE_CHECKING:
@@ -163,6 +171,12 @@ def reader_for(
     return new_reader
 
 
+def harmony_reader_for(body: ChatBody) -> Callable[[], HarmonyReader]:
+    """The same for a model that thinks, speaks and calls in channels."""
+    new_list = _call_lists(body, offered(body))
+    return lambda: HarmonyReader(new_list())
+
+
 def _tool_reader(body: ChatBody, form: CallFormat) -> Callable[[], ToolReader | WholeCall] | None:
     tools = offered(body)
     if not tools:
@@ -171,10 +185,16 @@ def _tool_reader(body: ChatBody, form: CallFormat) -> Callable[[], ToolReader | 
     if is_forced and forced_grammar(body) is not None:
         [(_, only)] = _demanded(body)
         return lambda: WholeCall(only.name)
+    new_list = _call_lists(body, tools)
+    return lambda: ToolReader(new_list(), is_forced, form)
+
+
+def _call_lists(body: ChatBody, tools: Sequence[Tool]) -> Callable[[], CallList]:
     names = [tool.name for tool in tools]
     custom = [tool.name for tool in tools if tool.custom is not None]
+    schemas = {tool.name: tool.as_function.parameters or {} for tool in tools}
     at_most = 1 if body.parallel_tool_calls is False else None
-    return lambda: ToolReader(names, is_forced, at_most, form, custom)
+    return lambda: CallList(names, at_most, custom, schemas)
 
 
 def shown_result(rendered: dict[str, Any], call_id: str | None, knows_tools: bool) -> dict[str, Any]:

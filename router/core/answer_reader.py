@@ -11,8 +11,9 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from router.core.answer_text import tail_length
-from router.core.call_formats import HERMES, CallFormat
+from router.core.call_formats import HERMES, CallFormat, WrittenCall
 from router.core.messages import ToolCall
+from router.core.xml_calls import Schemas
 
 THINK, THINK_END = "<think>", "</think>"
 # The one argument of the function that a custom tool is to a model.
@@ -76,27 +77,54 @@ class ThoughtReader:
         return (held.rstrip(), "") if self.is_thinking else ("", held)
 
 
-class ToolReader:
-    """Takes calls out of text.
+class CallList:
+    """The calls of one answer: those of known tools, no more than `at_most`.
 
-    With `is_forced` the whole answer is one call, and nothing of it is text. What else looks like a call and
-    is none, or names an unknown tool, is text. Calls of `custom` tools have a text in place of arguments.
+    Calls of `custom` tools have a text in place of arguments. `schemas` are of the arguments, by name.
     """
 
     def __init__(
         self,
         names: Collection[str],
-        is_forced: bool = False,
         at_most: int | None = None,
-        form: CallFormat = HERMES,
         custom: Collection[str] = (),
+        schemas: Schemas | None = None,
     ) -> None:
-        self.calls: list[ToolCall] = []
-        self._names = frozenset(names)
+        self.found: list[ToolCall] = []
+        self.names = frozenset(names)
+        self.schemas = schemas or {}
         self._custom = frozenset(custom)
+        self._at_most = at_most
+
+    def add(self, written: Sequence[WrittenCall]) -> bool:
+        """False where they are none, or none of these tools; raises ValueError."""
+        calls = [self._made(each.name, each.arguments_text) for each in written]
+        if not calls or not all(call.name in self.names for call in calls):
+            return False
+        room = len(calls) if self._at_most is None else max(0, self._at_most - len(self.found))
+        self.found += calls[:room]
+        return True
+
+    def drop(self, first: int) -> None:
+        """Takes back the calls from this one on, before anybody was told of them."""
+        del self.found[first:]
+
+    def _made(self, name: str, arguments: str) -> ToolCall:
+        is_custom = name in self._custom
+        return new_call(name, _custom_input(arguments) if is_custom else arguments, is_custom)
+
+
+class ToolReader:
+    """Takes calls out of text.
+
+    With `is_forced` the whole answer is one call, and nothing of it is text. What else looks like a call and
+    is none, or names an unknown tool, is text.
+    """
+
+    def __init__(self, calls: CallList, is_forced: bool = False, form: CallFormat = HERMES) -> None:
+        self._calls = calls
         self._form = HERMES if is_forced else form
         self._is_forced = is_forced
-        self._at_most = at_most
         self.held = 0  # how many of the last characters may still be part of a call
         self._held: list[str] = []
         self._is_begun = not self._form.bare
@@ -104,11 +132,15 @@ class ToolReader:
         self._to_end = is_forced  # all that still comes is calls
         self._end = ""  # the last characters, in which a closing mark may have begun
 
+    @property
+    def calls(self) -> Sequence[ToolCall]:
+        return self._calls.found
+
     def feed(self, chunk: str) -> str:
         """Returns the text that may leave now; whole calls are in `calls` from then on."""
         self._held.append(chunk)
         self.held += len(chunk)
-        opening, closing = self._form.opening, self._form.closing
+        closing = self._form.closing
         self._end = self._end[1 - len(closing) :] + chunk if closing else ""
         # A long call is not looked through again with each of its chunks.
         if self._to_end or (self._is_open and closing not in self._end):
@@ -116,7 +148,7 @@ class ToolReader:
         text, out = "".join(self._held), []
         if not self._is_begun and not self._begins(text):
             return ""
-        while (start := text.find(opening)) >= 0:
+        while (start := self._opened(text)) >= 0:
             out.append(text[:start])
             end = text.find(closing, start) if closing else -1
             if end < 0:
@@ -125,10 +157,15 @@ class ToolReader:
                 return "".join(out)
             out.append(self._take(text[start : end + len(closing)]))
             text = text[end + len(closing) :]
-        keep = tail_length(text, (opening,))
+        keep = tail_length(text, self._form.openings)
         out.append(text[: len(text) - keep])
         self._hold(text[len(text) - keep :], is_open=False)
         return "".join(out)
+
+    def _opened(self, text: str) -> int:
+        """Where the first call begins; -1 for none."""
+        places = [place for each in self._form.openings if (place := text.find(each)) >= 0]
+        return min(places, default=-1)
 
     def _begins(self, text: str) -> bool:
         """Whether the answer, of which this is all so far, begins as a text."""
@@ -149,24 +186,14 @@ class ToolReader:
         return "" if self._is_forced else left
 
     def drop(self, first: int) -> None:
-        """Takes back the calls from this one on, before anybody was told of them."""
-        del self.calls[first:]
+        self._calls.drop(first)
 
     def _take(self, written: str) -> str:
         """Adds calls; returns them as text where they are none."""
         try:
-            calls = [self._made(each.name, each.arguments_text) for each in self._form.read(written)]
+            return "" if self._calls.add(self._form.read(written, self._calls.schemas)) else written
         except (ValueError, RecursionError):
             return written
-        if not calls or not all(call.name in self._names for call in calls):
-            return written
-        room = len(calls) if self._at_most is None else max(0, self._at_most - len(self.calls))
-        self.calls += calls[:room]
-        return ""
-
-    def _made(self, name: str, arguments: str) -> ToolCall:
-        is_custom = name in self._custom
-        return new_call(name, _custom_input(arguments) if is_custom else arguments, is_custom)
 
 
 class WholeCall:

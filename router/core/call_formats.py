@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from router.core.xml_calls import FUNCTION, PARAMETER, Schemas, read_xml_calls
+
 
 class WrittenCall(msgspec.Struct, frozen=True):
     """As models write it; its arguments leave as they are, not decoded and written anew."""
@@ -28,16 +30,16 @@ class WrittenCall(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """Calls stand between `opening` and `closing`, or up to the answer's end where that is empty.
+    """Calls stand between one of `openings` and `closing`, or up to the answer's end where that is empty.
 
     An answer whose first character is `bare` is calls as a whole, without an opening. `read` gives the calls
-    of one such stretch, marks included, and raises ValueError where it is none. With `is_special`, marks are
-    special tokens, which are shown only on request.
+    of one such stretch, marks included, by the schemas of the tools, and raises ValueError where it is none.
+    With `is_special`, marks are special tokens, which are shown only on request.
     """
 
-    opening: str
+    openings: tuple[str, ...]
     closing: str
-    read: Callable[[str], Sequence[WrittenCall]]
+    read: Callable[[str, Schemas], Sequence[WrittenCall]]
     bare: str = ""
     is_special: bool = False
 
@@ -50,11 +52,11 @@ _several = msgspec.json.Decoder(list[WrittenCall])
 _named = re.compile(r"\s*([A-Za-z0-9_.-]+)(?:\[CALL_ID\][A-Za-z0-9]*)?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL)
 
 
-def _hermes(text: str) -> list[WrittenCall]:
+def _hermes(text: str, _: Schemas) -> list[WrittenCall]:
     return [_one.decode(text.removeprefix(_OPEN).removesuffix(_CLOSE))]
 
 
-def _llama(text: str) -> list[WrittenCall]:
+def _llama(text: str, _: Schemas) -> list[WrittenCall]:
     """One object after another, with semicolons between them."""
     rest, calls = text.strip().removeprefix(_PYTHON).strip(), []
     scan = json.JSONDecoder().raw_decode
@@ -65,7 +67,7 @@ def _llama(text: str) -> list[WrittenCall]:
     return calls
 
 
-def _mistral(text: str) -> list[WrittenCall]:
+def _mistral(text: str, _: Schemas) -> list[WrittenCall]:
     """A list of objects, or each call's name and arguments behind a mark of their own."""
     text = text.strip().removeprefix(_CALLS).strip()
     if text.startswith("["):
@@ -80,12 +82,20 @@ def _mistral(text: str) -> list[WrittenCall]:
     return calls
 
 
-HERMES = CallFormat(_OPEN, _CLOSE, _hermes)
-LLAMA = CallFormat(_PYTHON, "", _llama, bare="{", is_special=True)
-MISTRAL = CallFormat(_CALLS, "", _mistral, is_special=True)
+def _xml(text: str, schemas: Schemas) -> list[WrittenCall]:
+    calls = read_xml_calls(text, schemas)
+    return [WrittenCall(name, msgspec.Raw(msgspec.json.encode(arguments))) for name, arguments in calls]
+
+
+HERMES = CallFormat((_OPEN,), _CLOSE, _hermes)
+LLAMA = CallFormat((_PYTHON,), "", _llama, bare="{", is_special=True)
+MISTRAL = CallFormat((_CALLS,), "", _mistral, is_special=True)
+# Models of this family often leave out the outer tag's beginning.
+XML = CallFormat((_OPEN, FUNCTION), _CLOSE, _xml)
 # What a template of the family has in it.
 _SIGNS = (
     (MISTRAL, (_CALLS,)),
+    (XML, (PARAMETER,)),
     (HERMES, (_OPEN,)),
     (LLAMA, (_PYTHON, '"parameters": dictionary of argument name')),
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
 from router.core.stages import EngineTimes
@@ -22,8 +23,9 @@ _CHARS_PER_TOKEN = 3
 
 
 # Behind the first character of a text that would be a special token and must not be: preprocessing takes it
-# out again. Letters and digits, which a template's filters leave alone; known to this process only.
-LITERAL_MARK = f"x{secrets.token_hex(12)}"
+# out again. Letters, which a template's filters leave alone, and rare ones: each prompt is searched for it.
+# Known to this process only.
+LITERAL_MARK = "".join(secrets.choice("jkqxz") for _ in range(40))
 
 
 def unmarked(prompt: str) -> tuple[str, str | None]:
@@ -68,6 +70,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] | None = None
     shows_special_tokens: bool | None = None
     prompt_ids: tuple[int, ...] | None = None
+    # With the first delta come the ids of the prompt, then those of the answer.
+    returns_token_ids: bool | None = None
     # With each token its log probability, and those of so many of the likeliest.
     top_log_probs: int | None = None
     # Who goes first when there is not room for all: interactive, standard (None) or batch.
@@ -114,6 +118,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0  # of the prompt, with the first one
     tokens: tuple[LoggedToken, ...] = ()
     steps: Sequence[int] = ()  # of the engine, with the last one, if the request is traced
+    token_ids: Sequence[int] = ()  # where they were asked for
 
 
 class Generation(Protocol):
@@ -159,6 +164,9 @@ async def read_to_the_end(work: AsyncIterable[object]) -> None:
 
 
 MAX_BIASES = 300
+MOST_STOP_IDS = 64
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopTokenIds = Annotated[list[TokenId], Meta(max_length=MOST_STOP_IDS)]
 
 
 class Failure(Enum):

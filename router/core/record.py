@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from dataclasses import dataclass, field
 from enum import Enum
@@ -164,4 +164,4 @@ def _ms(seconds: float) -> float:
 
 
 def new_request_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"
+    return f"{prefix}-{os.urandom(12).hex()}"

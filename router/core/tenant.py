@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-_TOKENS_PER_PRICE = 1_000_000
 _MOST = 10**15  # a billion dollars; sums of it still fit 64 bits
 _NAME_CHARS = 100
 HEAVIEST = 1000
@@ -112,15 +111,6 @@ class Price:
     def __post_init__(self) -> None:
         check_model(self.model)
         _check_amounts(self)
-
-    def cost(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-        """Micro-dollars of one request, rounded up once; cached tokens are part of the prompt's."""
-        exact = (
-            (prompt_tokens - cached_tokens) * self.prompt
-            + cached_tokens * self.cached_prompt
-            + completion_tokens * self.completion
-        )
-        return -(-exact // _TOKENS_PER_PRICE)
 
 
 @dataclass(frozen=True, slots=True)

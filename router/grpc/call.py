@@ -40,7 +40,6 @@ class Call:
     __slots__ = (
         "_deadline",
         "_discarding",
-        "_messages",
         "_on_end",
         "_reader",
         "_started",
@@ -52,6 +51,7 @@ class Call:
         "deadline_s",
         "ended",
         "error",
+        "messages",
         "method",
         "request",
         "send_window_bytes",
@@ -74,7 +74,7 @@ class Call:
         self.attempts = 0
         self.deadline_s: float | None = None
         self._reader = MessageReader(max_message_bytes)
-        self._messages: deque[bytes] = deque()
+        self.messages: deque[bytes] = deque()  # those that have come and were not taken
         self._unread_bytes = 0
         self._window_bytes = STREAM_WINDOW_BYTES
         self._started = False
@@ -87,9 +87,9 @@ class Call:
 
     def take(self) -> bytes | None:
         """The next message; None where it has not come, and after the last once the call has `ended`."""
-        if not self._messages:
+        if not self.messages:
             return None
-        message = self._messages.popleft()
+        message = self.messages.popleft()
         self._unread_bytes -= len(message) + PREFIX_BYTES
         if self._window_bytes <= _LOW_WINDOW_BYTES and not self.ended:
             self._credit()
@@ -170,7 +170,7 @@ class Call:
             self.fail(error)
             return
         if messages and not self._discarding:
-            self._messages += messages
+            self.messages += messages
             for message in messages:
                 self._unread_bytes += len(message) + PREFIX_BYTES
             if self._waiter is not None and not self._waiter.done():
@@ -208,7 +208,7 @@ class Call:
             callback()
 
     def _forget_messages(self) -> None:
-        self._messages.clear()
+        self.messages.clear()
         self._unread_bytes = 0
 
     def _credit(self) -> None:
@@ -218,7 +218,7 @@ class Call:
         otherwise it would never be whole.
         """
         kept_bytes = self._unread_bytes
-        if self._messages or self._reader.needed_bytes <= _LOW_WINDOW_BYTES:
+        if self.messages or self._reader.needed_bytes <= _LOW_WINDOW_BYTES:
             kept_bytes += self._reader.held_bytes
         owed_bytes = STREAM_WINDOW_BYTES - self._window_bytes - kept_bytes
         if owed_bytes >= _LOW_WINDOW_BYTES and self.carrier is not None:

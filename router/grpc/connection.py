@@ -11,7 +11,7 @@ from router.grpc import frames
 from router.grpc.call import STREAM_WINDOW_BYTES, Call
 from router.grpc.frames import ConnectionFailure, ErrorCode, Setting
 from router.grpc.headers import MAX_HEADER_BYTES, read_block
-from router.grpc.sender import RequestHeaders, Sender
+from router.grpc.sender import RequestHeaders, Sender, timeout_field
 from router.grpc.status import GrpcError, StatusCode, from_reset
 
 if TYPE_CHECKING:
@@ -119,10 +119,11 @@ class Connection(asyncio.Protocol):
         call.stream_id = stream_id
         call.attempts += 1
         self._calls[stream_id] = call
-        timeout_s = None
+        block = self._headers[call.method]
         if call.deadline_s is not None:
             timeout_s = call.deadline_s - asyncio.get_running_loop().time()
-        self._sender.request(call, self._headers.block(call.method, timeout_s))
+            block += timeout_field(timeout_s)
+        self._sender.request(call, block)
         return True
 
     def credit(self, call: Call, increment_bytes: int) -> None:

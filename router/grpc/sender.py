@@ -163,12 +163,13 @@ def literal(name: str, value: str) -> bytes:
     return b"\x00" + _text(name) + _text(value)
 
 
-class RequestHeaders:
-    """The blocks of all methods that are called on one server."""
+class RequestHeaders(dict[str, bytes]):
+    """The block of each method that is called on one server, made when it is first asked for."""
 
     def __init__(
         self, authority: str, metadata: Mapping[str, str] | None = None, is_encrypted: bool = False
     ) -> None:
+        super().__init__()
         fields = {
             "te": "trailers",
             "content-type": "application/grpc",
@@ -178,13 +179,14 @@ class RequestHeaders:
         # Field 1 of the static table is :authority, field 4 is :path.
         self._start = _POST + (_HTTPS if is_encrypted else _HTTP) + b"\x01" + _text(authority) + b"\x04"
         self._end = b"".join(literal(name, value) for name, value in fields.items())
-        self._blocks: dict[str, bytes] = {}
 
-    def block(self, method: str, timeout_s: float | None = None) -> bytes:
-        found = self._blocks.get(method)
-        if found is None:
-            found = self._blocks[method] = self._start + _text(method) + self._end
-        return found if timeout_s is None else found + literal("grpc-timeout", timeout_text(timeout_s))
+    def __missing__(self, method: str) -> bytes:
+        block = self[method] = self._start + _text(method) + self._end
+        return block
+
+
+def timeout_field(timeout_s: float) -> bytes:
+    return literal("grpc-timeout", timeout_text(timeout_s))
 
 
 def timeout_text(timeout_s: float) -> str:

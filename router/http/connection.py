@@ -96,7 +96,8 @@ class Connection(asyncio.Protocol):
         self._write_deadline_s: float | None = None
         self._discarding = False
         self._message_bytes = 0
-        self._unread = b""  # of what was received
+        self._unread = b""  # what was received and is not parsed yet, from `_read_to` on
+        self._read_to = 0
         self._events = 0
         self._awaits_disk = False
         self._upload: Upload | None = None
@@ -118,7 +119,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes, is_slice: bool = False) -> None:
         if not is_slice and (len(data) > _SLICE_BYTES or self._unread):
             self._transport.pause_reading()
-            self._unread += data
+            self._unread = self._unread[self._read_to :] + data
+            self._read_to = 0
             self._read_on()
             return
         while data and not self._discarding:
@@ -138,13 +140,15 @@ class Connection(asyncio.Protocol):
         """Parses what was received slice by slice, then lets more come, unless something is in the way."""
         self._events = 0
         while self._may_read:
-            if not self._unread:
+            if self._read_to >= len(self._unread):
+                self._unread = b""
                 self._transport.resume_reading()
                 return
             if self._events > _EVENTS_A_TURN:
                 asyncio.get_running_loop().call_soon(self._read_on)
                 return
-            piece, self._unread = self._unread[:_SLICE_BYTES], self._unread[_SLICE_BYTES:]
+            piece = self._unread[self._read_to : self._read_to + _SLICE_BYTES]
+            self._read_to += _SLICE_BYTES
             self.data_received(piece, is_slice=True)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
-from router.core.generation import MAX_BIASES
+from router.core.generation import MAX_BIASES, MOST_STOP_IDS, StopTokenIds
 from router.kserve.tensors import refuse, shown
 from router.request.decoding import decode
 
@@ -26,11 +26,15 @@ EMPTY_FINAL = "triton_enable_empty_final_response"
 BINARY_OUTPUT = "binary_data_output"
 LITERAL = "inflight_literal_mark"
 LOGIT_BIAS = "inflight_logit_bias"
+MIN_P = "inflight_min_p"
+STOP_IDS = "inflight_stop_token_ids"
+SHOWS_SPECIAL = "inflight_special_tokens"
 SPECIAL_TOKENS = "add_special_tokens"
 TIER = "inflight_tier"
 PRIORITY = "priority"
 TIMEOUT = "timeout"
-_TAKEN = (SPECIAL_TOKENS, LITERAL, TIER, LOGIT_BIAS, PRIORITY, TIMEOUT, EMPTY_FINAL)
+_SAMPLING = (LOGIT_BIAS, MIN_P, STOP_IDS)
+_TAKEN = (SPECIAL_TOKENS, SHOWS_SPECIAL, LITERAL, *_SAMPLING, TIER, PRIORITY, TIMEOUT, EMPTY_FINAL)
 # What Triton's other parameters would do, and why they do not.
 _WHY_NOT = {
     "sequence_id": "no model here keeps state between requests",
@@ -44,6 +48,7 @@ _Biases = Annotated[
     Meta(max_length=MAX_BIASES),
 ]
 _biases = msgspec.json.Decoder(_Biases)
+_stop_ids = msgspec.json.Decoder(StopTokenIds)
 
 Plain = bool | int | float | str
 
@@ -121,20 +126,42 @@ def _literal_mark(name: str, value: Any) -> str:
 
 
 def _logit_bias(name: str, value: Any) -> str:
-    example = 'a JSON text such as {"11": -100}: up to 300 token ids with -100 to 100'
-    if not isinstance(value, str):
-        raise refuse(f"parameter '{name}': allowed is {example}", name)
+    return _json(name, value, _biases, '{"11": -100}: up to 300 token ids with -100 to 100')
+
+
+def _stop_token_ids(name: str, value: Any) -> str:
+    return _json(name, value, _stop_ids, f"[2, 11]: up to {MOST_STOP_IDS} token ids")
+
+
+def _json(name: str, value: Any, decoder: msgspec.json.Decoder[Any], example: str) -> str:
+    """Parameters have no lists and objects, so these come as text."""
     try:
-        biases = decode(_biases, value.encode())
+        if not isinstance(value, str):
+            raise UnicodeError
+        decoded = decode(decoder, value.encode())
     except (InflightError, UnicodeError):
-        raise refuse(f"parameter '{name}': allowed is {example}", name) from None
-    return msgspec.json.encode(biases).decode()
+        raise refuse(f"parameter '{name}': allowed is a JSON text such as {example}", name) from None
+    return msgspec.json.encode(decoded).decode()
+
+
+def _min_p(name: str, value: Any) -> str:
+    """A number, or a text with one: it is sent as that."""
+    try:
+        share = nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        share = nan
+    if not 0 <= share <= 1:
+        raise refuse(f"parameter '{name}': allowed are 0 to 1", name)
+    return str(share)
 
 
 _TO_MODEL: dict[str, Callable[[str, Any], Plain]] = {
     SPECIAL_TOKENS: _boolean,
     LITERAL: _literal_mark,
     LOGIT_BIAS: _logit_bias,
+    MIN_P: _min_p,
+    STOP_IDS: _stop_token_ids,
+    SHOWS_SPECIAL: _boolean,
 }
 _OWN: dict[str, Callable[[str, Any], Any]] = {
     EMPTY_FINAL: _boolean,

@@ -238,6 +238,10 @@ def _options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", _MAX_ANSWER_BYTES),
         ("grpc.max_concurrent_streams", _MAX_STREAMS_PER_CONNECTION),
         ("grpc.max_metadata_size", 16 << 10),
+        # Of calls that nobody has looked at yet, on all connections: beyond that the library cancels new ones
+        # by chance, whoever made them. By default 1,000 and 3,000, which streams that are reset soon fill.
+        ("grpc.server.max_pending_requests", _MAX_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _MAX_CALLS),
         # A port that is taken is an error, not a port that is shared.
         ("grpc.so_reuseport", 0),
         # All that it knows, and left as it came: the library would unpack a message however large it becomes.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.chat.bodies import ChatBody, decode_chat
+from router.chat.bodies import OPTIONS_NEUTRAL, ChatBody, check_options, refuse_unsupported
 from router.chat.calls import chat_reader, templated_calls
+from router.chat.tool_bodies import check_tools
 from router.content.documents.documents import expand
-from router.openai.dialects import ChatDialect
+from router.openai.dialects import ChatDialect, TokenIds
 from router.openai.held_exchange import HeldExchange
 from router.openai.stored_chats import ChatKeeper, StoredDialect
 from router.request.aside import LARGE_BYTES
+from router.request.decoding import MOST_CONTAINERS, UNREADABLE, check_containers, decode_again, invalid
 from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.request.text import TextJob
@@ -24,6 +27,62 @@ if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.request.answer import Answers
     from router.routing.models import Registry
+
+# Values that ask for what the router does anyway.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **OPTIONS_NEUTRAL,
+    "add_special_tokens": (False,),
+    "audio": (),
+    "chat_template": (),
+    "documents": ([],),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "prediction": (),
+    "web_search_options": (),
+}
+MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "refusal": ("",),
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+}
+
+# Few bodies and messages have any of these.
+_unusual_in_chat = attrgetter(*NEUTRAL)
+_USUAL_CHAT = (None,) * len(NEUTRAL)
+_unusual_in_message = attrgetter(*MESSAGE_NEUTRAL)
+_USUAL_MESSAGE = (None,) * len(MESSAGE_NEUTRAL)
+_chat = msgspec.json.Decoder(ChatBody)
+
+
+def decode_chat(body: bytes) -> ChatBody:
+    if len(body) > MOST_CONTAINERS:
+        check_containers(body)
+    try:  # as `decode` does, which most chats need not pass
+        decoded = _chat.decode(body)
+    except UNREADABLE as error:
+        decoded = decode_again(_chat, body, error)
+    if _unusual_in_chat(decoded) != _USUAL_CHAT:
+        refuse_unsupported(decoded, NEUTRAL, "")
+    if decoded.stream_options is not None or decoded.logit_bias:
+        check_options(decoded)
+    for index, message in enumerate(decoded.messages):
+        if _unusual_in_message(message) != _USUAL_MESSAGE:
+            refuse_unsupported(message, MESSAGE_NEUTRAL, f"messages[{index}].")
+    if decoded.tools or decoded.tool_choice:
+        check_tools(decoded.tools, decoded.tool_choice)
+    if decoded.top_logprobs and not decoded.logprobs:
+        raise invalid("top_logprobs: is only allowed when logprobs is true", "top_logprobs")
+    asked = decoded.response_format
+    if asked is not None and (asked.type == "json_schema") != (asked.json_schema is not None):
+        raise invalid(
+            "response_format: json_schema goes with type json_schema, and with no other",
+            "response_format.json_schema",
+        )
+    return decoded
 
 
 class ChatCompletions:
@@ -69,6 +128,8 @@ class ChatCompletions:
         job = TextJob(answered, record, model, calls, dialect, bool(body.stream), reader)
         if options is not None and options.continuous_usage_stats:
             dialect.running = job.choices
+        if body.return_token_ids:
+            dialect.token_ids = TokenIds(job.choices)
         await self._answers.answer(job, record, exchange.on_disconnect)
         if isinstance(dialect, StoredDialect) and isinstance(answered, HeldExchange):
             await self._keeper.keep(exchange, answered, record, body, dialect)

@@ -14,7 +14,7 @@ from router.chat.guides import demand_of
 from router.core.generation import MAX_NEW_TOKENS, GenerationCall
 from router.core.record import Record
 from router.http.exchange import Exchange
-from router.openai.dialects import CompletionDialect
+from router.openai.dialects import CompletionDialect, TokenIds
 from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
 from router.request.decoding import decode, invalid
@@ -74,6 +74,8 @@ class Completions:
         job = TextJob(exchange, record, model, calls, dialect, bool(body.stream))
         if options is not None and options.continuous_usage_stats:
             dialect.running = job.choices
+        if body.return_token_ids:
+            dialect.token_ids = TokenIds(job.choices)
         await self._answers.answer(job, record, exchange.on_disconnect)
 
 

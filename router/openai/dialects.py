@@ -44,6 +44,32 @@ class Ended(Protocol):
     def tool_calls(self) -> Sequence[ToolCall]: ...
 
 
+class Identified(Protocol):
+    """A choice that knows the ids of its tokens."""
+
+    @property
+    def prompt_token_ids(self) -> Sequence[int]: ...
+    def take_token_ids(self) -> list[int]: ...
+
+
+class TokenIds:
+    """The ids of an answer's tokens, as vLLM tells them: each once, the prompt's before all others."""
+
+    def __init__(self, choices: Callable[[], Sequence[Identified]]) -> None:
+        self._choices = choices
+        self._prompts_told: set[int] = set()
+
+    def prompt(self, index: int) -> Sequence[int]:
+        """Nothing where they were told, or are not known yet."""
+        found = () if index in self._prompts_told else self._choices()[index].prompt_token_ids
+        if found:
+            self._prompts_told.add(index)
+        return found
+
+    def answer(self, index: int) -> list[int]:
+        return self._choices()[index].take_token_ids()
+
+
 class Dialect:
     """Everything but the text is rendered once per request, so that a chunk costs one JSON string."""
 
@@ -67,10 +93,12 @@ class Dialect:
         self._include_usage = include_usage
         # Who is asked for the usage so far, where each chunk is to have it.
         self.running: Callable[[], Sequence[Ended]] | None = None
+        # And who for the ids of tokens.
+        self.token_ids: TokenIds | None = None
         self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def text_event(self, index: int, text: str) -> bytes:
-        if self.running is not None:
+        if self.running is not None or self.token_ids is not None:
             return self._chunk(self._text_choice(index, text))
         before, after = self._frames.get(index) or self._frame(index)
         encoded = _encode(text)
@@ -103,13 +131,21 @@ class Dialect:
             self._with_log(self._whole_choice(choice, text), choice.log, is_whole=True)
             for choice, text in zip(choices, texts, strict=True)
         ]
-        value = {**self._whole_head, "choices": rendered, "usage": usage(choices)}
+        more = {} if self.token_ids is None else self._told_ids(rendered, self.token_ids)
+        value = {**self._whole_head, "choices": rendered, "usage": usage(choices), **more}
         return msgspec.json.encode(value)
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:
-        if not self._include_usage:
-            return self._event(choices=[choice])
-        return self._event(choices=[choice], usage=None if self.running is None else usage(self.running()))
+        more = {} if self.token_ids is None else self._told_ids([choice], self.token_ids)
+        if self._include_usage:
+            more["usage"] = None if self.running is None else usage(self.running())
+        return self._event(choices=[choice], **more)
+
+    def _told_ids(self, rendered: Sequence[dict[str, Any]], ids: TokenIds) -> dict[str, Any]:
+        """Adds to each choice the ids of its tokens that are new; returns what the answer itself has."""
+        for choice in rendered:
+            choice["token_ids"] = ids.answer(choice["index"])
+        return {}
 
     def _event(self, **more: Any) -> bytes:
         return sse.event({**self._whole_head, "object": self.chunk_object, **more})
@@ -167,6 +203,11 @@ class ChatDialect(Dialect):
     def _log_probs(self, tokens: Logged) -> dict[str, Any]:
         return chat_log_probs(tokens)
 
+    def _told_ids(self, rendered: Sequence[dict[str, Any]], ids: TokenIds) -> dict[str, Any]:
+        super()._told_ids(rendered, ids)
+        prompt = ids.prompt(0)  # all of its choices have the same
+        return {"prompt_token_ids": prompt} if prompt else {}
+
 
 class CompletionDialect(Dialect):
     whole_object = "text_completion"
@@ -183,6 +224,13 @@ class CompletionDialect(Dialect):
 
     def _log_probs(self, tokens: Logged) -> dict[str, Any]:
         return completion_log_probs(tokens)
+
+    def _told_ids(self, rendered: Sequence[dict[str, Any]], ids: TokenIds) -> dict[str, Any]:
+        super()._told_ids(rendered, ids)
+        for choice in rendered:
+            if prompt := ids.prompt(choice["index"]):
+                choice["prompt_token_ids"] = prompt
+        return {}
 
 
 def _choice(index: int, finish_reason: str | None = None, **content: Any) -> dict[str, Any]:

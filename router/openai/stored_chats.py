@@ -50,6 +50,7 @@ class StoredDialect(ChatDialect):
 
     def closing(self, choices: Sequence[Ended]) -> bytes:
         events = super().closing(choices)
+        self.token_ids = None  # all of them were told
         self.completion = super().whole(
             choices, ["".join(self._told.get(each.index, ())) for each in choices]
         )

@@ -12,7 +12,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
 from router.chat.calls import chat_prompt
 from router.chat.tool_bodies import Tool, check_tools
-from router.core.generation import LITERAL_MARK
+from router.core.generation import LITERAL_MARK, TokenId
 from router.core.messages import Message
 from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_json
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _CHARACTERS = 1 << 16
 _CHARACTERS_PER_TOKEN = 8
 _MOST_TOKENS = 1 << 17
-_TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class TokenizeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,7 +59,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class DetokenizeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    tokens: Annotated[list[_TokenId], Meta(max_length=_MOST_TOKENS)]
+    tokens: Annotated[list[TokenId], Meta(max_length=_MOST_TOKENS)]
     model: str | None = None
 
 

@@ -71,6 +71,9 @@ class Choice:
         self._record = permit.record
         self._meter = permit.meter
         self._scanner = StopScanner(call.stop) if call.stop else None
+        self.tells_ids = bool(call.returns_token_ids)
+        self.prompt_token_ids: Sequence[int] = ()
+        self._token_ids: list[int] = []
         self._echo_to_come = call.echo and call.engine_echoes
         self._echo = call.prompt if call.echo and not self._echo_to_come else ""
         self._shares_prompt = call.shares_prompt
@@ -93,6 +96,7 @@ class Choice:
             or guard
             or keeps
             or self.log
+            or self.tells_ids
             or self._is_opening
             or self._echo_to_come
             or call.is_scoring
@@ -113,6 +117,11 @@ class Choice:
         new, self._new_thoughts = self._new_thoughts, []
         self._thoughts += new
         return "".join(new)
+
+    def take_token_ids(self) -> list[int]:
+        """Those that were not taken yet."""
+        taken, self._token_ids = self._token_ids, []
+        return taken
 
     @property
     def stopped_by(self) -> str | None:
@@ -175,6 +184,8 @@ class Choice:
         record.completion_tokens += count
         if self._is_plain and delta.finish is None:
             return delta.text or None
+        if self.tells_ids:
+            self._token_ids += delta.token_ids
         if self._reader is not None and self._reader.is_thinking:
             self.reasoning_tokens += count
         return self._leave(self._filtered(delta), is_first=False)
@@ -187,6 +198,7 @@ class Choice:
             record.first_token_s = now_s
             self._meter.first_token(took_s)
         self._permit.heard(now_s)
+        self.prompt_token_ids = delta.token_ids
         if not self._shares_prompt:
             self.prompt_tokens = delta.prompt_tokens
             self.cached_tokens = min(delta.cached_tokens, delta.prompt_tokens)

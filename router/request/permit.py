@@ -11,6 +11,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Outcome
 from router.core.tenant import Limits, Scope, UsageRecord
 from router.request.identity import check_model_allowed
+from router.tenants.ledger import cost_of
 from router.tenants.limits import Limit, Refusal
 
 if TYPE_CHECKING:
@@ -155,8 +156,9 @@ class Permit:
             return
         record = self.record
         cost = 0  # also of what failed: nobody pays for an answer that we owe
-        if self._price is not None and (outcome is not Outcome.FAILED or _is_owed(record, error)):
-            cost = self._price.cost(record.prompt_tokens, record.cached_tokens, record.completion_tokens)
+        if outcome is not Outcome.FAILED or _is_owed(record, error):
+            tokens = record.prompt_tokens, record.cached_tokens, record.completion_tokens
+            cost = cost_of(self._price, *tokens)
         self._reservation.settle(record.prompt_tokens + record.completion_tokens, cost)
         self._permits.tenancy.record(_usage(record, cost, outcome))
 
@@ -218,7 +220,7 @@ class Permits:
         if record.caller.key.models is not None:
             check_model_allowed(record.caller, model)
         price = self.tenancy.catalogue.prices.get(model)
-        cost = 0 if price is None else price.cost(least_tokens, least_tokens, 1)
+        cost = cost_of(price, least_tokens, least_tokens, 1)
         (await self._reserve(record, least_tokens + 1, cost)).cancel()
 
     async def admit(self, record: Record, need: Need, on_leave: OnLeave | None = None) -> Permit:
@@ -235,7 +237,7 @@ class Permits:
         if tenancy.spool.is_full:
             raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
         price = tenancy.catalogue.prices.get(record.model)
-        cost = 0 if price is None else price.cost(need.prompt_tokens, 0, need.completion_tokens)
+        cost = cost_of(price, need.prompt_tokens, 0, need.completion_tokens)
         reservation = await self._reserve(record, need.prompt_tokens + need.completion_tokens, cost)
         try:
             if self.draining:  # it may have begun while the store was asked

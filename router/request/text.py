@@ -245,7 +245,9 @@ class TextJob:
         asked = []
         for call in self._calls:
             request_id = new_request_id("shadow")
-            again = msgspec.structs.replace(call, request_id=request_id, tier=Tier.BATCH.label)
+            again = msgspec.structs.replace(
+                call, request_id=request_id, tier=Tier.BATCH.label, returns_token_ids=None
+            )
             generation = served.pipeline.generate(again)
             attach(generation)
             asked.append(text_of(again, generation, None if self._new_reader is None else self._new_reader()))

@@ -42,7 +42,7 @@ class Loaded:
 
 
 class Tokenizers:
-    """By model, from `tokenizer.json` in its checkpoint; loaded when first needed, all work in threads."""
+    """By model, from `tokenizer.json` in its checkpoint; all work in threads. Loaded when first needed."""
 
     @classmethod
     def of(cls, models: Registry, share: ProcessorShare | None = None) -> Tokenizers:
@@ -53,6 +53,11 @@ class Tokenizers:
         self._checkpoints = checkpoints
         self._loading: dict[Path | None, asyncio.Task[Loaded | None]] = {}
         self._pool = FairPool("tokens to be counted", _AT_ONCE, _WAITING_EACH, share)
+
+    async def load(self) -> None:
+        """All of them, before anybody is served: nothing else runs while the library reads one."""
+        for checkpoint in dict.fromkeys(self._checkpoints.values()):
+            await self._loaded(checkpoint)
 
     async def count(self, tenant: str, model: str, text: str, most: int | None = None) -> int:
         """Of a long text a few too many rather than too few, as it is counted in parts.

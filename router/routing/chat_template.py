@@ -16,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.call_formats import format_of
 from router.core.generation import LITERAL_MARK, unmarked
+from router.core.harmony import CHANNEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -81,7 +82,8 @@ class ChatTemplate:
         self._own = frozenset({*self._special_tokens, *_OWN, *self._template.globals})
         self.knows_tools = "tools" in source
         self.call_format = format_of(source)
-        self.thinks = "</think>" in source
+        self.speaks_harmony = CHANNEL in source
+        self.thinks = "</think>" in source or self.speaks_harmony
 
     def knows(self, name: str) -> bool:
         """Whether it has a use for a variable of this name."""
@@ -220,7 +222,11 @@ class LiteralContent:
 
     def __init__(self, special: Iterable[str], written: Iterable[str] = (), folds: bool = False) -> None:
         special = {text for text in special if text}
-        everything = _trie(special | {*written})
+        texts = special | {*written}
+        everything = _trie(texts)
+        # All begin with a `<`, as a rule: a text without one is looked through at the speed of memory.
+        firsts = {text[0] for text in texts}
+        self._first = firsts.pop() if len(firsts) == 1 else ""
         self._search = re.compile(everything).search
         self._starts = re.compile(f"(?s)(?={everything}).")
         self._special_starts = re.compile(f"(?s)(?={_trie(special)}).") if special else None
@@ -241,10 +247,11 @@ class LiteralContent:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]:
         """The same values where nothing has to be marked, which is nearly always."""
-        search, folded = self._search, self._folded_search
+        first, search, folded = self._first, self._search, self._folded_search
         for message in messages:
             content = message.get("content")
-            if len(message) > 2 or not isinstance(content, str) or search(content) or folded:
+            is_plain = isinstance(content, str) and (first not in content or not search(content))
+            if len(message) > 2 or folded or not is_plain:
                 messages = [self._marked_message(each) for each in messages]
                 break
         if tools and (folded or search(json.dumps(tools, ensure_ascii=False))):

@@ -115,6 +115,7 @@ class Replay:
             0,
             delta.tokens[old_logged:],
             delta.steps,
+            delta.token_ids[old_tokens:],
         )
         is_news = new.text or new.completion_tokens or new.tokens or new.finish
         return new if is_news else None

@@ -95,6 +95,8 @@ class Safety:
                 raise _unreadable("prompt", "send the prompt as text, not as token ids")
             if call.top_log_probs is not None:
                 raise _unreadable("logprobs", "they name tokens that the check has not let pass")
+            if call.returns_token_ids:
+                raise _unreadable("return_token_ids", "they name tokens that the check has not let pass")
         await self.admit(model, (call.prompt for call in calls if not call.shares_prompt))
 
     async def admit(self, model: str, prompts: Iterable[str]) -> None:

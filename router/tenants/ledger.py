@@ -10,8 +10,23 @@ from router.tenants.shared_usage import Charge, Others, Used
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router.core.tenant import Caller, Limits
+    from router.core.tenant import Caller, Limits, Price
     from router.tenants.budget import LeaseAnswer, LeaseAsk
+
+
+_TOKENS_PER_PRICE = 1_000_000
+
+
+def cost_of(price: Price | None, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+    """Micro-dollars of one request, rounded up once; cached tokens are part of the prompt's."""
+    if price is None:
+        return 0
+    exact = (
+        (prompt_tokens - cached_tokens) * price.prompt
+        + cached_tokens * price.cached_prompt
+        + completion_tokens * price.completion
+    )
+    return -(-exact // _TOKENS_PER_PRICE)
 
 
 class Reservation:

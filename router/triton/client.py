@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
@@ -71,15 +72,13 @@ class TritonConnection:
     ) -> None:
         self.stop_timeout_s = stop_timeout_s
         self._channel = Channel(url, metadata, tls=tls)
+        # As `infer`, for who has the bytes of the request and reads those of the answer.
+        self.infer_bytes = partial(self._channel.call, _STREAM_INFER)
         self._stopping: set[asyncio.Task[None]] = set()
 
     def infer(self, request: Any, timeout_s: float | None = None) -> InferStream:
         """Sends one request on a stream of its own, which the server sees half closed."""
         return InferStream(self.infer_bytes(request.SerializeToString(), timeout_s))
-
-    def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> Call:
-        """The same for who reads the bytes of the answer."""
-        return self._channel.call(_STREAM_INFER, request, timeout_s)
 
     def begin_once(self, request: Any, timeout_s: float | None = None) -> Call:
         """ModelInfer, begun: for who may have to give it up; `read_once` has its answer."""
@@ -151,6 +150,9 @@ class TritonGeneration:
     long is the call given up.
     """
 
+    # Where there was nothing to take, done when there is; whoever is cancelled meanwhile must `abandon` this.
+    more: Callable[[], asyncio.Future[None]]
+
     def __init__(
         self, connection: TritonConnection, engine: str, request: bytes, call: GenerationCall
     ) -> None:
@@ -193,8 +195,11 @@ class TritonGeneration:
                 return Delta("", finish="cancelled")
             call = self._triton_call = self._connection.infer_bytes(self._request)
             call.on_end(self._end)
+            self.more = call.arrival
+            if not call.ended:
+                return None
         reader = self._reader
-        while (data := call.take()) is not None:
+        while call.messages and (data := call.take()) is not None:
             item = reader.read(data)
             if item is None:
                 self._expect_end()
@@ -207,11 +212,6 @@ class TritonGeneration:
             self._over = True
             raise self._outcome(call.error)
         return None
-
-    def more(self) -> asyncio.Future[None]:
-        """Done when there is more to take; whoever is cancelled while waiting for it must `abandon` this."""
-        assert self._triton_call is not None
-        return self._triton_call.arrival()
 
     def abandon(self) -> None:
         """Nobody reads on. Triton must be able to come to the end, where a stop sees it."""

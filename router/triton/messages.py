@@ -149,6 +149,7 @@ _UNUSUAL = (
     "min_p",
     "stop_token_ids",
     "shows_special_tokens",
+    "returns_token_ids",
     "top_log_probs",
     "tier",
     "trace",
@@ -235,6 +236,8 @@ def _more(call: GenerationCall) -> Any:
         parameters["inflight_stop_token_ids"].string_param = msgspec.json.encode(call.stop_token_ids).decode()
     if call.shows_special_tokens is not None:
         parameters["inflight_special_tokens"].bool_param = call.shows_special_tokens
+    if call.returns_token_ids:
+        parameters["inflight_token_ids"].bool_param = True
     if call.top_log_probs is not None:
         parameters["inflight_top_log_probs"].int64_param = call.top_log_probs
     if call.engine_echoes:
@@ -432,6 +435,7 @@ def _full_delta(names: Sequence[str], raws: Sequence[bytes]) -> Delta:
         cached_tokens=number("cached_tokens"),
         tokens=_logged(*logged) if characters else (),
         steps=values("INT64", "engine_steps"),
+        token_ids=values("INT32", "token_ids"),
     )
 
 

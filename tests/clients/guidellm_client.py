@@ -27,7 +27,8 @@ def benchmark() -> None:
             timeout_s=600,
         )
         totals = json.loads(output.read_text())["benchmarks"][0]["metrics"]["request_totals"]
-    check(totals["successful"] == 4 and totals["errored"] == 0, totals)
+    # Of the four it may leave out the last, which ends with the run.
+    check(totals["successful"] >= 3 and totals["errored"] == totals["incomplete"] == 0, totals)
 
 
 if __name__ == "__main__":

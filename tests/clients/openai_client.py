@@ -99,6 +99,16 @@ def log_probabilities() -> None:
     check(len(answer.choices[0].logprobs.content[0].top_logprobs) == 3, answer)
 
 
+@use("token ids, as vLLM returns them")
+def token_ids() -> None:
+    answer = client.chat.completions.create(
+        model=STACK.model, messages=[QUESTION], max_tokens=4, extra_body={"return_token_ids": True}
+    )
+    told = answer.model_dump()
+    check(len(told["prompt_token_ids"]) == answer.usage.prompt_tokens, told)
+    check(len(told["choices"][0]["token_ids"]) == answer.usage.completion_tokens, told)
+
+
 @use("completion")
 def completion() -> None:
     answer = client.completions.create(model=STACK.model, prompt="The capital of France is", max_tokens=6)

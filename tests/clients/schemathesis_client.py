@@ -29,14 +29,23 @@ EXISTING = f"""
 """
 _FEW = 4
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+# Where an answer is as long as the context unless the body says otherwise.
+_UNLIMITED = {"/v1/chat/completions": "max_tokens", "/v1/responses": "max_output_tokens"}
+_OLLAMAS = ("/api/chat", "/api/generate")
 
 
 @schemathesis.hook  # type: ignore[untyped-decorator,unused-ignore]
 def map_body(context: Any, body: Any) -> Any:
-    """Half of the bodies name a model that is served, and want a few tokens: those are answered."""
-    if not isinstance(body, dict) or not isinstance(body.get("model"), str) or len(body["model"]) % 2:
+    """Half of the bodies that name a model name one that is served; answers have a few tokens."""
+    if not isinstance(body, dict):
         return body
-    body["model"] = STACK.embedder if "embed" in context.operation.path else STACK.model
+    path = context.operation.path
+    if isinstance(body.get("model"), str) and len(body["model"]) % 2 == 0:
+        body["model"] = STACK.embedder if "embed" in path else STACK.model
+    if path in _UNLIMITED and not any(body.get(name) for name in _LENGTHS):
+        body[_UNLIMITED[path]] = _FEW
+    if path in _OLLAMAS and body.get("options") is None:
+        body["options"] = {"num_predict": _FEW}
     for name in _LENGTHS:
         if type(body.get(name)) is int:
             body[name] = min(body[name], _FEW)
@@ -53,6 +62,8 @@ def fuzz() -> None:
             *("--url", STACK.url, "-H", f"Authorization: Bearer {STACK.key}", "--request-timeout", "60"),
             *("--checks", CHECKS, "--phases", "fuzzing", "--mode", "all", "--seed", "1"),
             *("--max-examples", str(-(-CASES // _OPERATIONS)), "--continue-on-failure", "--no-color"),
+            # Making up a body of many kinds of items takes a while, the more so on a busy machine.
+            *("--suppress-health-check", "too_slow"),
             # It would make keys and take releases away; tests/router/test_fuzz.py has a router to lose.
             *("--exclude-path-regex", "^/admin"),
             timeout_s=3600,

@@ -88,6 +88,17 @@ def priority_and_timeout() -> None:
         check(answer.as_numpy("text_output")[0], answer)
 
 
+@use("sampling parameters, over both")
+def sampling_parameters() -> None:
+    """By the first only the likeliest token may come; by the second the full stop ends the answer."""
+    given = {"inflight_min_p": "1.0", "inflight_stop_token_ids": "[30]", "inflight_special_tokens": True}
+    for module, address in ((by_http, STACK.address), (by_grpc, STACK.grpc)):
+        with module.InferenceServerClient(address) as client:
+            answer = client.infer("ensemble", prompt(module), headers=headers(), parameters=given)
+            text = answer.as_numpy("text_output")[0]
+            check(text == b" Paris.", text)
+
+
 @use("stream")
 def stream() -> None:
     results: queue.Queue[Any] = queue.Queue()

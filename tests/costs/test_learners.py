@@ -155,3 +155,31 @@ def test_zero_batches_teach_nothing() -> None:
     for _ in range(100):
         learner.observe(1, 10.0, 0)
     assert learner.learned is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_and_tokens_are_told_apart_where_texts_have_other_lengths(seed: int) -> None:
+    chance, learner, truth = random.Random(seed), BatchLearner(), BatchCost(8.0, 1.0, token_ms=0.3)
+    for window in range(40):
+        row_tokens = (8, 30, 120)[window % 3]
+        for rows in (1, 3, 8, 20):
+            took_ms = truth.batch_ms(rows, rows * row_tokens) * chance.lognormvariate(0, 0.05)
+            if chance.random() < 0.03:
+                took_ms *= 5  # something else held it up
+            learner.observe(rows, took_ms, 10, rows * row_tokens)
+    cost = learned_batches(learner).cost
+    for rows, row_tokens in ((1, 8), (16, 8), (4, 250), (64, 40)):
+        expected_ms = truth.batch_ms(rows, rows * row_tokens)
+        assert cost.batch_ms(rows, rows * row_tokens) == pytest.approx(expected_ms, rel=0.1)
+        by_rows_ms = cost.for_rows_of(row_tokens).batch_ms(rows)
+        assert by_rows_ms == pytest.approx(cost.batch_ms(rows, rows * row_tokens))
+
+
+def test_while_all_texts_are_alike_their_batches_are_predicted_all_the_same() -> None:
+    chance, learner, truth = random.Random(3), BatchLearner(), BatchCost(8.0, 1.0, token_ms=0.3)
+    for _ in range(100):
+        rows = chance.randint(1, 32)
+        learner.observe(rows, truth.batch_ms(rows, 12 * rows) * chance.gauss(1, 0.03), 5, 12 * rows)
+    cost = learned_batches(learner).cost
+    for rows in (1, 8, 32):
+        assert cost.batch_ms(rows, 12 * rows) == pytest.approx(truth.batch_ms(rows, 12 * rows), rel=0.08)

@@ -110,6 +110,15 @@ def write_embedder(directory: Path, family: str) -> Any:
     return model
 
 
+def write_reranker(directory: Path, **more: Any) -> Any:
+    """One that says yes or no."""
+    model = write_decoder(directory, "qwen3", "ForCausalLM", **more)
+    write_modules(directory, "LogitScore")
+    write_json(directory / "1_LogitScore" / "config.json", {"true_token_id": YES, "false_token_id": NO})
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    return model
+
+
 def last_states(model: Any, rows: Sequence[Sequence[int]]) -> Any:
     with torch.no_grad():
         found = [model(input_ids=torch.tensor([list(row)])).last_hidden_state[0, -1] for row in rows]
@@ -144,10 +153,7 @@ def test_scores_of_classifiers_are_those_of_transformers(tmp_path: Path, family:
 
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_scores_of_yes_and_no_are_those_of_transformers(tmp_path: Path, is_tied: bool) -> None:
-    reference = write_decoder(tmp_path, "qwen3", "ForCausalLM", tie_word_embeddings=is_tied)
-    write_modules(tmp_path, "LogitScore")
-    write_json(tmp_path / "1_LogitScore" / "config.json", {"true_token_id": YES, "false_token_id": NO})
-    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    reference = write_reranker(tmp_path, tie_word_embeddings=is_tied)
     model = EmbeddingModel.load(tmp_path)
     pairs = model.word_pieces.encode_pairs(PAIRS)
     tokens = [WORDS[each] for each in pairs[0].ids]

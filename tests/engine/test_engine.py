@@ -202,6 +202,14 @@ def test_a_prompt_token_outside_the_vocabulary_is_refused_by_name(stray: int) ->
     assert error.message == f"the prompt holds token id {stray}; allowed: 0 to {VOCABULARY - 1}"
 
 
+def test_ids_beyond_the_vocabulary_stand_for_others_where_any_are_taken() -> None:
+    engine, _ = fake_engine()
+    engine.add(7, GenerationRequest([1, VOCABULARY + 3, 2], 2, takes_any_ids=True))
+    assert drain(engine) == {7: (continuation([1, 3, 2], 2), FinishReason.LENGTH)}
+    error = refusal(engine, GenerationRequest([-1], 1, takes_any_ids=True))
+    assert error.message.startswith("the prompt holds token id -1")
+
+
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [

@@ -62,6 +62,11 @@ class FakeCall:
         self.error: GrpcError | None = None
         self.ended = False
 
+    @property
+    def messages(self) -> bool:
+        """Whether it is worth to `take`."""
+        return self._is_here
+
     def take(self) -> bytes | None:
         if not self._is_here or self.error is not None:
             return None

@@ -1,11 +1,15 @@
-"""What the launcher's tests share: a silent console."""
+"""What the launcher's tests share: a silent console, and a store that has its tables."""
 
 from __future__ import annotations
 
+import shutil
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from router.tenants.tenancy import open_store, tenancy_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,3 +37,16 @@ class RecordedProgress:
 @pytest.fixture
 def progress() -> RecordedProgress:
     return RecordedProgress()
+
+
+@pytest.fixture(scope="session")
+def fresh_data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a store that has its tables: making them takes longer than most tests."""
+    directory = tmp_path_factory.mktemp("fresh") / "data"
+    with open_store(tenancy_settings(directory)):
+        return directory
+
+
+@pytest.fixture
+def own_data_dir(fresh_data_dir: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(fresh_data_dir, tmp_path / "data"))

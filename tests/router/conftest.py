@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import uvloop
+from sqlalchemy import Engine, create_engine
 
 from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, Served, ServedModel
+from router.store import database
 from router.store.database import Store, StoreAccess, sqlite_url
 from tests.fakes.pipeline import words
 from tests.router.running import RunningRouter, running_router
@@ -35,6 +37,27 @@ def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.delenv("SSL_CERT_FILE", raising=False)
         patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("no-authorities")))
         yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def statements_compiled_once() -> Iterator[None]:
+    """By one dialect for the engines of all tests: SQLAlchemy would compile all of them for each."""
+    opened = database._engine
+    compiled: dict[Any, Any] = {}
+    first = create_engine("sqlite://")
+    first.connect().close()  # knows now what this SQLite can do
+
+    def sharing(url: str) -> Engine:
+        engine = opened(url)
+        if engine.dialect.name != first.dialect.name:
+            return engine
+        engine.dialect = first.dialect
+        return engine.execution_options(compiled_cache=compiled)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_engine", sharing)
+        yield
+    first.dispose()
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from router.chat.bodies import NEUTRAL, ChatBody
+from router.chat.bodies import ChatBody
+from router.openai.chat import NEUTRAL
 from router.openai.completions import COMPLETION_NEUTRAL, CompletionBody
 from tests.router.running import MODEL, RunningRouter
 

@@ -14,7 +14,7 @@ from tests.stack.triton_calls import TritonCalls, build_request
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
-SHORT_REQUESTS, SHORT_TOKENS = 31, 8
+SHORT_REQUESTS, SHORT_TOKENS = 15, 8
 PROMPT = list(range(1000, 1012))
 
 
@@ -35,7 +35,7 @@ class Race:
 
 
 async def run_race(stack: RunningStack, long_tokens: int) -> Race:
-    """31 short requests together with one long; then, while the long one runs, one short one more."""
+    """The short requests together with a long one; then, while the long one runs, one short one more."""
     race = Race()
     async with TritonCalls(stack.triton_grpc_url) as triton:
 
@@ -66,7 +66,7 @@ async def run_race(stack: RunningStack, long_tokens: int) -> Race:
 async def test_short_requests_end_before_the_long_one_is_a_quarter_done(
     stack: RunningStack, long_answer_tokens: int
 ) -> None:
-    long_tokens = long_answer_tokens // 2
+    long_tokens = long_answer_tokens * 2 // 5
     race = await run_race(stack, long_tokens)
     assert max(race.when_first_round_ended) < long_tokens / 4
     assert max(race.when_second_round_ended) < long_tokens / 2

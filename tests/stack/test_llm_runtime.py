@@ -43,7 +43,7 @@ CONFORMANCE = {
     ),
     sharing: (
         "a_seed_gives_the_same_text_alone_and_among_twenty_others",
-        "a_system_prompt_shared_by_a_hundred_requests_at_once_is_computed_once",
+        "a_system_prompt_shared_by_many_requests_at_once_is_computed_once",
         "tenants_never_meet_in_the_cache_by_default",
     ),
     streaming_text: ("a_stream_without_an_id_keeps_its_characters_whole",),

@@ -125,7 +125,7 @@ def test_a_split_is_kept_and_every_key_stays_in_its_arm_over_a_restart(
 
 def is_ready(stack: ReleaseStack) -> bool:
     try:
-        return httpx.get(f"{stack.url}/health/ready").status_code == 200
+        return httpx.get(f"{stack.url}/health/ready", verify=False).status_code == 200
     except httpx.HTTPError:
         return False
 

@@ -18,8 +18,10 @@ from google.protobuf.json_format import MessageToJson
 
 from benchmarks.traffic import traffic
 from launcher.settings import StackSettings
+from python_backend.embeddings.model import EmbeddingModel
 from router.control.releases.records import RolloutState
 from router.core.manifest import Manifest
+from tests.embeddings.test_decoders import write_reranker
 from tests.router.kserve.asking import grpc_input, http_input
 from tests.stack.releasing import IN_FLIGHT, LOADED_WITHIN_S, ReleaseStack, until, write_multiplier
 from tests.triton_adapter.onnx_files import write_onnx
@@ -85,6 +87,24 @@ def test_an_onnx_model_is_released_like_any_other(release_stack: ReleaseStack, t
         until(lambda: grpc.is_model_ready("line"), "line is not ready", LOADED_WITHIN_S)
         answer = grpc.infer("line", [grpc_input("x", "FP32", [[1.0, 2.0], [3.0, 4.0]])])
     assert answer.as_numpy("y").tolist() == [[4.0, 7.0], [10.0, 13.0]]
+
+
+def test_a_decoder_is_released_as_a_reranker(release_stack: ReleaseStack, tmp_path: Path) -> None:
+    write_reranker(tmp_path)
+    release_stack.command("add", "judge", str(tmp_path))
+    release_stack.command("promote", "judge@1")
+    release_stack.load(release_stack.find_version("judge", 1))
+    body = {"model": "judge", "query": "w1 w2", "documents": ["w3", "w4 w5", "w6 w7 w8"]}
+
+    def ask() -> httpx.Response:
+        return httpx.post(f"{release_stack.url}/v1/rerank", json=body, timeout=60)
+
+    until(lambda: ask().status_code == 200, "judge does not answer", LOADED_WITHIN_S)
+    model = EmbeddingModel.load(tmp_path)
+    pairs = model.word_pieces.encode_pairs([("w1 w2", document) for document in body["documents"]])
+    expected = sorted(model.embed(pairs)[:, 0].tolist(), reverse=True)
+    assert [each["relevance_score"] for each in ask().json()["results"]] == pytest.approx(expected, abs=1e-5)
+    assert ask().json()["usage"]["prompt_tokens"] == sum(map(len, pairs))
 
 
 def test_an_unloaded_release_is_loaded_again_despite_leftover_bytecode(

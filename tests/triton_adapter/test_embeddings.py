@@ -14,7 +14,8 @@ from python_backend.embeddings.model import EmbeddingModel
 from python_backend.triton_adapter.embeddings import TritonPythonModel
 from python_backend.wire.errors import InflightError
 from tests.embeddings.checkpoints import embeddings_checkpoint
-from tests.fakes.triton_stub import InferenceResponse, Request, Sender, arguments
+from tests.embeddings.test_decoders import END, write_embedder, write_reranker
+from tests.fakes.triton_stub import Request, Sender, arguments
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def numbers(values: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.asarray(value, np.int32) for name, value in values.items()}
 
 
-def answers(model: TritonPythonModel, requests: Sequence[Request]) -> list[InferenceResponse]:
+def answers(model: TritonPythonModel, requests: Sequence[Request]) -> list[Any]:
     """Each exactly once: with the batch, or sent before that was done."""
     for request in requests:
         request.sender = Sender()
@@ -215,3 +216,26 @@ def test_a_wrong_number_of_threads_stops_the_start(checkpoint: Path, threads: st
     parameters = {"checkpoint_dir": str(checkpoint), "threads": threads}
     with pytest.raises(InflightError, match=r"parameter threads is .* allowed: 1 to 256"):
         TritonPythonModel().initialize(arguments("embeddings", parameters))
+
+
+def test_a_decoder_makes_vectors_as_short_as_asked(tmp_path: Path) -> None:
+    write_embedder(tmp_path, "qwen3")
+    loaded = TritonPythonModel()
+    loaded.initialize(arguments("embeddings", {"checkpoint_dir": str(tmp_path), "threads": "1"}))
+    asked = [texts("w1 w2", DIMENSIONS=[[8]]), ids([7, 8, END], DIMENSIONS=[[8]])]
+    by_text, by_ids = answers(loaded, asked)
+    assert by_text.outputs["EMBEDDING"].shape == (1, 8)
+    assert by_text.outputs["TOKENS"].tolist() == [[3]]
+    assert np.abs(by_text.outputs["EMBEDDING"] - by_ids.outputs["EMBEDDING"]).max() < 1e-6
+
+
+def test_a_decoder_scores_pairs_in_its_template(tmp_path: Path) -> None:
+    write_reranker(tmp_path)
+    loaded, plain = TritonPythonModel(), EmbeddingModel.load(tmp_path)
+    loaded.initialize(arguments("embeddings", {"checkpoint_dir": str(tmp_path), "threads": "1"}))
+    pairs = {"TEXT": [[b"w1 w2"], [b"w1 w2"]], "TEXT_PAIR": [[b"w3"], [b"w4 w5"]]}
+    request = Request({name: np.array(values, np.object_) for name, values in pairs.items()})
+    (response,) = answers(loaded, [request])
+    expected = plain.embed(plain.word_pieces.encode_pairs([("w1 w2", "w3"), ("w1 w2", "w4 w5")]))
+    assert np.abs(response.outputs["EMBEDDING"] - expected).max() < 1e-6
+    assert response.outputs["TOKENS"].min() > 3, "the template counts"

@@ -58,7 +58,7 @@ def generation(**values: Any) -> GenerationRequest:
 
 def test_a_minimal_request_is_greedy() -> None:
     (row,) = decode().rows
-    assert row.generation == GenerationRequest([5, 6, 7], 4, end_id=-1)
+    assert row.generation == GenerationRequest([5, 6, 7], 4, end_id=-1, takes_any_ids=True)
     assert row.generation.sampling.is_greedy
     assert not row.streaming
     assert row.echo_prompt

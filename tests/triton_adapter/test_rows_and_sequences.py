@@ -241,6 +241,19 @@ def test_a_stream_begins_with_its_prompt_on_request(model: TritonPythonModel, wa
         assert first.outputs["top_log_probs"].reshape(-1).tolist() == [-0.5]
 
 
+def test_ids_come_beside_the_text_and_those_of_the_prompt_before_all_others(model: TritonPythonModel) -> None:
+    asked = request(return_num_output_tokens=[True], return_perf_metrics=[True])
+    asked.request_parameters = {"inflight_token_ids": True}
+    (key,) = start(model, asked)
+    say_and_wait(model, asked, SequenceEvent(key, [7, 8], perf=PerfMetrics(1, 2, 3, 4, 5, 6, 7, 8)))
+    say_and_wait(model, asked, SequenceEvent(key, [], FinishReason.END_ID, perf=PERF))
+    prompt, first, last = asked.sender.responses
+    assert (prompt.outputs["token_ids"].tolist(), first.outputs["token_ids"].tolist()) == ([[5, 6]], [[7, 8]])
+    assert "token_ids" not in names(last)
+    assert prompt.outputs["output_ids"].size == 0, "it has no text"
+    assert (value(prompt, "num_output_tokens"), value(prompt, "cached_tokens")) == (0, 8)
+
+
 def test_an_answer_that_does_not_stream_collects_all_of_it(model: TritonPythonModel) -> None:
     asked = request(
         streaming=False, return_log_probs=[True], return_generation_logits=[True], return_perf_metrics=[True]

@@ -67,14 +67,20 @@ class TorchEncoder:
         self._is_pre_norm, self._is_causal = encoder.is_pre_norm, encoder.is_causal
         self._device = torch.device(device)
         self._dtype = dtype
-        self._words = self._tensor(encoder.words)
-        self._positions = None if encoder.positions is None else self._tensor(encoder.positions)
-        self._types = None if encoder.types is None else self._tensor(encoder.types)
-        self._relative = None if encoder.relative is None else self._tensor(encoder.relative)
-        self._embedding_norm = self._moved(encoder.embedding_norm)
-        self._blocks = [_Layer(**self._parts(layer)) for layer in encoder.layers]
-        self._final_norm = self._moved(encoder.final_norm)
-        self._head = None if head is None else _Head(**self._parts(head))
+        self._words, self._positions, self._types, self._relative, self._embedding_norm, self._final_norm = (
+            self._moved(part, dtype)
+            for part in (
+                encoder.words,
+                encoder.positions,
+                encoder.types,
+                encoder.relative,
+                encoder.embedding_norm,
+                encoder.final_norm,
+            )
+        )
+        self._blocks = [_Layer(**self._parts(layer, dtype)) for layer in encoder.layers]
+        # In fp32, which costs next to nothing for a row of each text.
+        self._head = None if head is None else _Head(**self._parts(head, torch.float32))
 
     @torch.inference_mode()
     def run(self, inputs: Mapping[str, Any]) -> Floats:
@@ -90,7 +96,7 @@ class TorchEncoder:
         states = self._layers(states, positions, None if is_plain else texts)
         pooling = torch.from_numpy(inputs["pooling"]).to(self._device)
         pooled = pooling @ states.flatten(0, 1).float()
-        result = pooled if self._head is None else self._scored(pooled.to(self._dtype), self._head)
+        result = pooled if self._head is None else self._scored(pooled, self._head)
         return np.asarray(result.float().cpu(), np.float32)
 
     def _embedded(self, ids: torch.Tensor, positions: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
@@ -128,7 +134,7 @@ class TorchEncoder:
     ) -> torch.Tensor:
         shape, (rows, width, _) = self._shape, states.shape
         joined = _times(states, layer.query_key_value).view(rows, width, -1, shape.head_size)
-        queries, keys, values = joined.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
+        queries, keys, values = torch.split(joined, [shape.heads, shape.kv_heads, shape.kv_heads], dim=2)
         queries, keys = self._normed(queries, layer.query_norm), self._normed(keys, layer.key_norm)
         queries, keys, values = (each.transpose(1, 2) for each in (queries, keys, values))
         if layer.rope is not None and tables is not None:
@@ -198,22 +204,19 @@ class TorchEncoder:
             return functional.rms_norm(states, states.shape[-1:], norm.weight, norm.epsilon)
         return functional.layer_norm(states, states.shape[-1:], norm.weight, norm.bias, norm.epsilon)
 
-    def _parts(self, of: Layer | Head) -> dict[str, Any]:
-        return {part.name: self._moved(getattr(of, part.name)) for part in fields(of)}
+    def _parts(self, of: Layer | Head, dtype: torch.dtype) -> dict[str, Any]:
+        return {part.name: self._moved(getattr(of, part.name), dtype) for part in fields(of)}
 
-    def _moved(self, part: Any) -> Any:
+    def _moved(self, part: Any, dtype: torch.dtype) -> Any:
         """What is a weight, on the device; all else as it is."""
+        if isinstance(part, np.ndarray):
+            return torch.from_numpy(np.ascontiguousarray(part)).to(self._device, dtype)
         if isinstance(part, Linear):
-            return _Product(self._tensor(part.weight.T), self._optional(part.bias))
+            return _Product(self._moved(part.weight.T, dtype), self._moved(part.bias, dtype))
         if isinstance(part, Norm):
-            return _Norm(self._tensor(part.weight), self._optional(part.bias), part.epsilon, part.is_rms)
+            weight, bias = self._moved(part.weight, dtype), self._moved(part.bias, dtype)
+            return _Norm(weight, bias, part.epsilon, part.is_rms)
         return part
-
-    def _optional(self, values: Floats | None) -> torch.Tensor | None:
-        return None if values is None else self._tensor(values)
-
-    def _tensor(self, values: Floats) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device, self._dtype)
 
 
 def _times(states: torch.Tensor, product: _Product) -> torch.Tensor:
@@ -221,7 +224,7 @@ def _times(states: torch.Tensor, product: _Product) -> torch.Tensor:
 
 
 def _pairs_turned(values: torch.Tensor) -> torch.Tensor:
-    pairs = values.unflatten(-1, (-1, 2))
+    pairs = values.reshape(*values.shape[:-1], -1, 2)
     return torch.stack((-pairs[..., 1], pairs[..., 0]), dim=-1).flatten(-2)
 
 

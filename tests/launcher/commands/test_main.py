@@ -51,11 +51,24 @@ def test_version_names_inflight_triton_and_python() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--port", "70000"], "stack.port is 70000; allowed"),
+        (["--config", "nowhere.toml"], "nowhere.toml cannot be read"),
+    ],
+)
+def test_unusable_settings_are_reported_in_one_sentence(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, ["up", "--data-dir", str(tmp_path), *arguments])
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
         (["--host", "0.0.0.0"], 2, "there are no API keys"),
-        (["--port", "70000"], 2, "stack.port is 70000; allowed"),
-        (["--config", "nowhere.toml"], 2, "nowhere.toml cannot be read"),
         (["--model", "nowhere", "--port", "0"], 1, "'nowhere' is neither a known model"),
         (
             ["--model", "{stray}", "--port", "0", "--embeddings", ""],

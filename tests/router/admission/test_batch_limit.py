@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import exp
 
 import pytest
@@ -14,6 +14,7 @@ from python_backend.costs.batch_cost import BatchCost
 from python_backend.wire.tiers import Tier
 from router.admission.batch_limit import BatchLimit, in_flight_s
 from router.admission.capacity import Capacity
+from router.admission.demand import Demand
 from router.admission.dispatcher import Dispatcher
 from router.admission.forecast import OutputLengths
 from router.admission.queue import EqualShares
@@ -23,6 +24,11 @@ from tests.router.admission.simulated_batches import Asked, BatchModel, Outcome,
 SLOW, FLAT = BatchCost(8.5, 1.0, token_ms=0.33), BatchCost(20.0, 3.0)
 OBJECTIVE_S = 0.2
 SLOTS = 128
+
+
+@dataclass
+class Answered:
+    completion_tokens: int = 0
 
 
 def policy(cost: BatchCost, slots: int = SLOTS) -> Dispatcher:
@@ -48,7 +54,7 @@ def test_the_objective_of_a_batch_model_is_kept_at_every_rate(cost: BatchCost, t
 
 
 @pytest.mark.parametrize("times", [1.0, 3.0])
-@pytest.mark.parametrize("wrong", [0.6, 1.5])
+@pytest.mark.parametrize("wrong", [0.3, 0.6, 1.5])
 def test_a_cost_that_was_learned_wrong_is_made_up_for_by_what_requests_took(
     times: float, wrong: float
 ) -> None:
@@ -80,6 +86,19 @@ def test_without_a_deadline_that_binds_all_slots_are_used() -> None:
     limit.asked(Tier.STANDARD, OBJECTIVE_S, 1, 12, 2.0)
     assert limit.rows(capacity, 3.0) < SLOTS
     assert limit.rows(capacity, 100.0) == SLOTS  # nobody has asked for that of late
+
+
+def test_a_new_cost_does_not_lift_the_limit() -> None:
+    made = policy(SLOW)
+    for number in range(SLOTS):
+        at_s = number / 10_000
+        demand = Demand("a", Tier.STANDARD, 12, 0, 1, at_s, at_s + OBJECTIVE_S, rows=1)
+        made.admit(demand, Answered(), at_s)
+    before = made.signals(0.1).running
+    made.resize(Capacity(1, SLOTS, batch=replace(SLOW, base_ms=8.6)))
+    made.hand_on(0.02)
+    assert before < SLOTS / 2
+    assert made.signals(0.1).running <= before
 
 
 capacities = st.builds(

@@ -10,21 +10,27 @@ from python_backend.costs.batch_cost import BatchCost
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import Capacity
-from router.admission.forecast import Flows, Quantile, batches_s, prefill_s, wait_s
+from router.admission.demand import Demand
+from router.admission.forecast import Flows, Quantile, batches_s, service_s, wait_s
 from router.admission.queue import Ahead
 
 ENGINE = Capacity(1, 64, None, step_tokens=512, step=StepCost(10.0, 0.1, 0.25))
 
 
+def prefill_s(prompt_tokens: int, ahead_tokens: int = 0, sequences: int = 0) -> float:
+    demand = Demand("a", Tier.STANDARD, prompt_tokens, 1, 1, 0.0, 1.0)
+    return service_s(demand, ENGINE, ahead_tokens, sequences)
+
+
 def test_prefill_on_an_idle_engine_takes_the_time_of_its_chunks() -> None:
-    assert prefill_s(ENGINE, 100, 0, 0, 0) == pytest.approx(0.020)
-    assert prefill_s(ENGINE, 1024, 0, 0, 0) == pytest.approx(0.1224)
+    assert prefill_s(100) == pytest.approx(0.020)
+    assert prefill_s(1024) == pytest.approx(0.1224)
 
 
 def test_prefill_takes_longer_with_prompts_ahead_and_sequences_beside_it() -> None:
-    behind = prefill_s(ENGINE, 100, 1000, 0, 0)
+    behind = prefill_s(100, ahead_tokens=1000)
     assert behind == pytest.approx(0.1 * 1.1 + 3 * 0.01)
-    assert prefill_s(ENGINE, 100, 0, 40, 0) == pytest.approx(0.010 + 1.5 * (0.010 + 0.010), abs=0.001)
+    assert prefill_s(100, sequences=40) == pytest.approx(0.010 + 1.5 * (0.010 + 0.010), abs=0.001)
 
 
 def test_rows_are_forecast_to_wait_for_the_batches_before_them() -> None:

@@ -25,19 +25,19 @@ def demand(prompt: int = 100, most: int = 400, sequences: int = 1) -> Demand:
 def test_a_request_costs_its_prompt_and_its_part_of_the_steps_that_generate_it() -> None:
     prices = prices_of(ENGINE, batch=48)
     # 0.12 a prompt token; 12/48 + 0.25 for each of 200, and 0.2 for the 200 tokens that each reads.
-    assert prices.whole_us(demand(), Expected(150, 400, 200)) == 12_000 + 200 * (500 + 200)
+    assert prices.of(demand(), Expected(150, 400, 200)) == (12_000, 12_000 + 200 * (500 + 200))
     assert prices.is_known
 
 
 def test_a_row_costs_its_part_of_a_batch() -> None:
     prices = prices_of(Capacity(1, 64, batch=BatchCost(8.0, 0.5)), batch=32)
-    assert prices.whole_us(demand(0, 0, 4), Expected(0, 0, 0)) == 4 * 750
+    assert prices.of(demand(0, 0, 4), Expected(0, 0, 0)) == (4 * 750, 4 * 750)
 
 
 def test_all_rows_are_priced_however_few_are_in_flight_at_once() -> None:
     prices = prices_of(Capacity(1, 64, batch=BatchCost(8.0, 0.5)), batch=32)
     many = replace(demand(0, 0, 64), rows=2048)
-    assert prices.prompt_us(many) == prices.whole_us(many, Expected(0, 0, 0)) == 2048 * 750
+    assert prices.of(many, Expected(0, 0, 0)) == (2048 * 750, 2048 * 750)
 
 
 def test_without_learned_costs_a_generated_token_costs_twice_a_prompt_token() -> None:

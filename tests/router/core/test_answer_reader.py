@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.answer_reader import AnswerReader, ThoughtReader, ToolReader, WholeCall
-from router.core.call_formats import HERMES, LLAMA, MISTRAL, CallFormat, format_of
+from router.core.answer_reader import AnswerReader, CallList, ThoughtReader, ToolReader, WholeCall
+from router.core.call_formats import HERMES, LLAMA, MISTRAL, XML, CallFormat, format_of
 
 Read = tuple[str, str, list[tuple[str, Any]]]
-FORMATS = (HERMES, LLAMA, MISTRAL)
+FORMATS = (HERMES, LLAMA, MISTRAL, XML)
+SCHEMAS = {"weather": {"properties": {"city": {"type": "string"}}}}
 
 
 def read(text: str, cuts: list[int], form: CallFormat = HERMES, thinks: bool | None = None) -> Read:
     """Thoughts, text and calls, when the text came cut at these places."""
-    tools = ToolReader(["weather", "time"], form=form)
+    tools = ToolReader(CallList(["weather", "time"], schemas=SCHEMAS), form=form)
     reader = AnswerReader(None if thinks is None else ThoughtReader(thinks), tools)
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     said, thought = "", ""
@@ -33,6 +34,7 @@ def read(text: str, cuts: list[int], form: CallFormat = HERMES, thinks: bool | N
 
 PARIS: tuple[str, Any] = ("weather", {"city": "Paris"})
 NOON: tuple[str, Any] = ("time", {})
+XML_PARIS = "<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>"
 TWO_LLAMA = '{"name": "weather", "parameters": {"city": "Paris"}}; {"name": "time", "parameters": {}}'
 
 
@@ -57,6 +59,16 @@ TWO_LLAMA = '{"name": "weather", "parameters": {"city": "Paris"}}; {"name": "tim
         (MISTRAL, '[TOOL_CALLS]weather[CALL_ID]a1[ARGS]{"city": "Paris"}', ("", "", [PARIS])),
         (MISTRAL, "[TOOL_CALLS]nothing", ("", "[TOOL_CALLS]nothing", [])),
         (MISTRAL, "[1, 2]", ("", "[1, 2]", [])),
+        (XML, f"I look.\n\n<tool_call>\n{XML_PARIS}\n</tool_call>", ("", "I look.\n\n", [PARIS])),
+        (XML, f"{XML_PARIS}\n</tool_call>", ("", "", [PARIS])),
+        (
+            XML,
+            f"<tool_call>\n{XML_PARIS}\n</tool_call><tool_call>\n<function=time>\n</function>",
+            ("", "", [PARIS, NOON]),
+        ),
+        (XML, "<function=time>{}</function>", ("", "<function=time>{}</function>", [])),
+        (XML, "<tool_call>time</tool_call>", ("", "<tool_call>time</tool_call>", [])),
+        (XML, "a <function b", ("", "a <function b", [])),
     ],
 )
 @given(cuts=st.lists(st.integers(0, 120)))
@@ -91,6 +103,7 @@ def test_thoughts_are_told_apart_however_the_text_is_split(
 pieces = st.lists(
     st.sampled_from(
         ["<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "{", "}",
+         "<function=time>", "</function>", "<parameter=a>", "</parameter>",
          "[", '{"name": "time", "arguments": {}}', "time", "a", " ", "\n", ";", "<", "</"]
     ),
     max_size=12,
@@ -111,7 +124,7 @@ def test_text_without_marks_leaves_unchanged(text: str, cuts: list[int], form: C
 
 
 def test_text_leaves_as_soon_as_it_cannot_be_anything_else() -> None:
-    reader = AnswerReader(ThoughtReader(), ToolReader(["time"]))
+    reader = AnswerReader(ThoughtReader(), ToolReader(CallList(["time"])))
     assert reader.feed("<") == ""
     assert reader.feed("b> and") == "<b> and"
     reader = AnswerReader(ThoughtReader(is_thinking=True), None)
@@ -124,13 +137,13 @@ def test_text_leaves_as_soon_as_it_cannot_be_anything_else() -> None:
 
 
 def test_a_forced_call_that_was_cut_off_leaks_nothing() -> None:
-    reader = ToolReader(["time"], is_forced=True)
+    reader = ToolReader(CallList(["time"]), is_forced=True)
     assert reader.feed('{"name": "ti') + reader.flush() == ""
     assert reader.calls == []
 
 
 def test_custom_tools_are_called_with_a_text() -> None:
-    reader = ToolReader(["patch"], custom=["patch"])
+    reader = ToolReader(CallList(["patch"], custom=["patch"]))
     reader.feed('<tool_call>{"name": "patch", "arguments": {"input": "a\\nb"}}</tool_call>')
     [call] = reader.calls
     assert call.rendered()["custom"] == {"name": "patch", "input": "a\nb"}

@@ -20,6 +20,9 @@ def test_documented_parameters_are_accepted() -> None:
         "inflight_tier": "batch",
         "inflight_literal_mark": "x7f3a",
         "inflight_logit_bias": '{"11": -100}',
+        "inflight_min_p": 0.05,
+        "inflight_stop_token_ids": "[2, 11]",
+        "inflight_special_tokens": True,
         "triton_enable_empty_final_response": True,
         "binary_data_output": True,
         "request_type": "context_and_generation",
@@ -28,6 +31,9 @@ def test_documented_parameters_are_accepted() -> None:
         "add_special_tokens": False,
         "inflight_literal_mark": "x7f3a",
         "inflight_logit_bias": '{"11":-100.0}',
+        "inflight_min_p": "0.05",
+        "inflight_stop_token_ids": "[2,11]",
+        "inflight_special_tokens": True,
     }
     expected = Parameters(to_model, empty_final=True, binary_output=True, tier=Tier.BATCH)
     assert read_parameters(given) == expected
@@ -74,6 +80,22 @@ def test_a_timeout_is_in_microseconds_and_0_is_none() -> None:
 def test_a_priority_or_timeout_out_of_range_is_refused_with_what_is_allowed(name: str, value: object) -> None:
     with pytest.raises(InflightError, match=f"parameter '{name}': allowed are 1"):
         read_parameters({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "allowed"),
+    [
+        ("inflight_min_p", ("", "x", -0.1, 1.5, True, float("nan"), 10**400), "0 to 1"),
+        ("inflight_stop_token_ids", ("", "{}", "[-1]", "[1.5]", 2, str([1] * 65)), "up to 64 token ids"),
+        ("inflight_special_tokens", ("true", 1), "true and false"),
+    ],
+)
+def test_a_sampling_parameter_out_of_range_is_refused_with_what_is_allowed(
+    name: str, values: tuple[object, ...], allowed: str
+) -> None:
+    for value in values:
+        with pytest.raises(InflightError, match=rf"parameter '{name}': allowed .*{allowed}"):
+            read_parameters({name: value})
 
 
 @pytest.mark.parametrize("mark", ["", "x" * 65, 1, True])

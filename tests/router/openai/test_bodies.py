@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.chat.bodies import ChatBody, decode_chat
+from router.chat.bodies import ChatBody
 from router.chat.calls import chat_calls, chat_messages
+from router.openai.chat import decode_chat
 from router.openai.completions import CompletionBody, completion_calls, decode_completion
 from router.routing.checkpoint import SamplingDefaults
 from tests.router.running import MODEL, QUESTION, RunningRouter
@@ -124,7 +125,6 @@ def test_a_wrong_value_is_refused_naming_the_field_and_what_is_allowed(
         ("best_of", 2),
         ("length_penalty", 1.5),
         ("prompt_logprobs", 1),
-        ("return_token_ids", True),
         ("chat_template", "{{ messages }}"),
     ],
 )

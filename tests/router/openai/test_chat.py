@@ -453,14 +453,3 @@ async def test_whoever_writes_the_whole_prompt_writes_its_special_tokens_too(rou
     await router.complete(prompt=ATTACK)
     assert router.pipeline.calls[-1].prompt == ATTACK
     assert router.pipeline.calls[-1].marked_prompt is None
-
-
-async def test_a_stream_that_pauses_gets_comments_and_goes_on(
-    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("router.request.text._KEEP_ALIVE_S", 0.02)
-    router.pipeline.script = lambda call: [*words("Hello")[:1], 0.2, *words(" world")]
-    body = (await router.chat(stream=True)).text
-    assert ": the answer goes on\n\n" in body
-    told = chunks(body.replace(": the answer goes on\n\n", ""))
-    assert [chunk["choices"][0]["delta"].get("content") for chunk in told][1:3] == ["Hello", " world"]  # type: ignore[index]  # JSON

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.chat.bodies import decode_chat
 from router.chat.guides import chat_demand, demand_of
 from router.core.generation import Delta, LoggedToken
+from router.openai.chat import decode_chat
 from router.openai.completions import decode_completion
 from tests.fakes.pipeline import words
 from tests.router.openai.test_bodies import with_fields

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, grammar_from
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.chat.bodies import decode_chat
 from router.chat.calls import chat_messages
 from router.chat.tools import forced_schema
-from router.core.answer_reader import ToolReader
+from router.core.answer_reader import CallList, ToolReader
+from router.openai.chat import decode_chat
 from router.routing.chat_template import ChatTemplate
 from router.routing.models import Registry
 from tests.fakes.pipeline import words
@@ -33,7 +33,7 @@ def read(
     text: str, cuts: list[int], names: tuple[str, ...] = ("weather",), **how: Any
 ) -> tuple[str, list[Any]]:
     """The text that left and the calls, when the text came cut at these places."""
-    reader = ToolReader(names, **how)
+    reader = ToolReader(CallList(names, how.pop("at_most", None)), **how)
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     parts = [text[start:end] for start, end in pairwise(places)]
     left = "".join(map(reader.feed, parts)) + reader.flush()
@@ -88,7 +88,7 @@ def test_only_the_first_tool_call_counts_without_parallel_calls() -> None:
     ],
 )
 def test_arguments_are_passed_on_as_the_model_wrote_them(written: str, told: str) -> None:
-    reader = ToolReader(["weather"])
+    reader = ToolReader(CallList(["weather"]))
     assert reader.feed(f'<tool_call>{{"name": "weather", {written}}}</tool_call>') == ""
     assert [call.arguments for call in reader.calls] == [told]
 
@@ -381,3 +381,19 @@ async def test_marks_that_are_special_tokens_are_shown_where_they_are_read(
     assert router.pipeline.calls[-1].shows_special_tokens
     await router.chat()
     assert router.pipeline.calls[-1].shows_special_tokens is None
+
+
+async def test_arguments_between_tags_come_as_json_of_the_schemas_types(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = ChatTemplate("{{ tools }}{{ '<tool_call>\\n<function=' }}{{ '<parameter=' }}")
+    find = Registry.find
+    monkeypatch.setattr(Registry, "find", lambda *given: replace(find(*given), template=template))
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+    forecast = {"type": "function", "function": {"name": "forecast", "parameters": parameters}}
+    written = "<tool_call>\n<function=forecast>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n"
+    router.pipeline.script = lambda call: words(*written, "</parameter>\n</function>\n</tool_call>")
+    got: Any = chunks((await router.chat(stream=True, tools=[forecast])).text)
+    [call] = [call for chunk in got for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+    assert call["function"] == {"name": "forecast", "arguments": '{"city":"Paris","days":3}'}
+    assert got[-1]["choices"][0]["finish_reason"] == "tool_calls"

@@ -7,8 +7,8 @@ import pytest
 import transformers
 
 from python_backend.embeddings.description import read_description
-from router.chat.bodies import decode_chat
 from router.chat.calls import chat_calls
+from router.openai.chat import decode_chat
 from router.routing.checkpoint import (
     CONTEXT_TOKENS,
     SamplingDefaults,

@@ -192,7 +192,11 @@ async def test_token_ids_and_log_probabilities_are_refused_for_a_guarded_model()
         return GenerationCall(**{"request_id": "1", "prompt": "hi", "max_tokens": 1, "seed": 1, **fields})
 
     safety = Safety(CHECK, ["guarded"])
-    for param, refused in (("prompt", call(prompt="", prompt_ids=(1,))), ("logprobs", call(top_log_probs=2))):
+    for param, refused in (
+        ("prompt", call(prompt="", prompt_ids=(1,))),
+        ("logprobs", call(top_log_probs=2)),
+        ("return_token_ids", call(returns_token_ids=True)),
+    ):
         await safety.admit_calls("free", [refused])
         with pytest.raises(InflightError) as raised:
             await safety.admit_calls("guarded", [call(), refused])

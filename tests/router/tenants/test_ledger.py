@@ -1,13 +1,39 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.tenant import Caller, Limits
+from router.core.tenant import Caller, Limits, Price
 from router.tenants.budget import LeaseAnswer
-from router.tenants.ledger import Ledger, Reservation, must_ask_the_store
+from router.tenants.ledger import Ledger, Reservation, cost_of, must_ask_the_store
 from router.tenants.limits import NS_PER_MIN, NS_PER_S, Limit, Refusal
 from tests.router.tenants.values import MONTH, caller
+
+amounts = st.integers(0, 10**9)
+
+
+@settings(deadline=None)
+@given(amounts, amounts, amounts, st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_cost_is_exact_and_rounded_up_once(
+    prompt: int, cached: int, completion: int, fresh_tokens: int, cached_tokens: int, completion_tokens: int
+) -> None:
+    price = Price("smol", prompt, cached, completion)
+    exact = Fraction(
+        fresh_tokens * prompt + cached_tokens * cached + completion_tokens * completion, 1_000_000
+    )
+    cost = cost_of(price, fresh_tokens + cached_tokens, cached_tokens, completion_tokens)
+    assert 0 <= cost - exact < 1
+
+
+def test_a_million_tokens_cost_the_price() -> None:
+    price = Price("smol", 150_000, 75_000, 600_000)
+    assert cost_of(price, 1_000_000, 0, 0) == 150_000
+    assert cost_of(price, 1_000_000, 1_000_000, 0) == 75_000
+    assert cost_of(price, 0, 0, 1_000_000) == 600_000
+    assert cost_of(price, 0, 0, 0) == 0
+    assert cost_of(None, 1_000_000, 0, 0) == 0
 
 
 def granted(ledger: Ledger, who: Caller, tokens: int, now_ns: int = 0, cost: int = 0) -> Reservation:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from python_backend.engine.host.memory import resident_bytes
-from python_backend.engine.refusals import refuse_impossible
+from python_backend.engine.refusals import refuse_impossible, within_vocabulary
 from python_backend.engine.report import EngineBroken, FinishReason, Gauges, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.runtimes.trtllm.arguments import (
@@ -100,6 +100,7 @@ class LlmRuntime:
         if key in self._sequences:
             raise ValueError(f"key {key} is already in use")
         facts = self._facts
+        request = within_vocabulary(request, facts.vocabulary)
         refuse_impossible(request, facts.vocabulary, facts.max_sequence_tokens, facts.max_batch_size)
         refuse_undone(request, facts.can_guide)
         if request.guide is not None and (request.end_id is None or request.end_id < 0):

@@ -46,8 +46,8 @@ class Shell:
 
 
 @pytest.fixture
-def inflight(tmp_path: Path) -> Shell:
-    return Shell(tmp_path / "data")
+def inflight(own_data_dir: Path) -> Shell:
+    return Shell(own_data_dir)
 
 
 def verify(tenancy: Tenancy, key: str) -> Caller | Refused:

@@ -80,18 +80,9 @@ class Shell(shell.Shell):
             lease.release()
 
 
-@pytest.fixture(scope="session")
-def fresh_data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a store that has its tables: making them takes longer than most tests."""
-    directory = tmp_path_factory.mktemp("fresh") / "data"
-    with open_installation(directory, None):
-        return directory
-
-
 @pytest.fixture
-def inflight(fresh_data_dir: Path, tmp_path: Path) -> Shell:
-    shutil.copytree(fresh_data_dir, tmp_path / "data")
-    return Shell(tmp_path / "data")
+def inflight(own_data_dir: Path) -> Shell:
+    return Shell(own_data_dir)
 
 
 @pytest.fixture(scope="session")

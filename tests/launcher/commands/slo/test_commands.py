@@ -45,8 +45,8 @@ class Shell(shell.Shell):
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Shell:
-    return Shell(tmp_path / "data")
+def bare(own_data_dir: Path) -> Shell:
+    return Shell(own_data_dir)
 
 
 @pytest.fixture

@@ -33,16 +33,16 @@ DETAIL = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tenancy_settings(tmp_path)) as opened:
+def store(own_data_dir: Path) -> Iterator[Store]:
+    with open_store(tenancy_settings(own_data_dir)) as opened:
         keep_release(opened, "m", 1, State.READY)
         yield opened
 
 
 @pytest.fixture
-def inflight(store: Store, tmp_path: Path) -> Callable[..., Result]:
+def inflight(store: Store, own_data_dir: Path) -> Callable[..., Result]:
     def ask(*words: str) -> Result:
-        return CliRunner().invoke(tune, [*words, "--data-dir", str(tmp_path)])
+        return CliRunner().invoke(tune, [*words, "--data-dir", str(own_data_dir)])
 
     return ask
 
