@@ -198,10 +198,10 @@ async def test_a_compressed_body_is_read_like_any_other(
         ("gzip", gzip.compress(b" " * (2 << 20)), 413, "larger than 1048576 bytes when it is decompressed"),
         ("deflate", zlib.compress(b" " * (1 << 20) + b"{}"), 413, "larger than 1048576 bytes"),
         ("gzip", b"{}", 400, "not valid gzip data"),
-        ("gzip", gzip.compress(b"{}")[:-4], 400, "not one whole piece"),
-        ("gzip", gzip.compress(b"{}") * 2, 400, "not one whole piece"),
+        ("gzip", gzip.compress(b"{}", mtime=0)[:-4], 400, "not one whole piece"),
+        ("gzip", gzip.compress(b"{}", mtime=0) * 2, 400, "not one whole piece"),
         ("br", b"{}", 415, "allowed are identity, gzip, deflate"),
-        ("gzip, gzip", gzip.compress(b"{}"), 415, "allowed are identity, gzip, deflate"),
+        ("gzip, gzip", gzip.compress(b"{}", mtime=0), 415, "allowed are identity, gzip, deflate"),
     ],
 )
 async def test_a_body_that_cannot_be_decompressed_or_becomes_too_large_is_refused(
