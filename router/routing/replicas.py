@@ -233,8 +233,11 @@ class ReplicaSet:
     ) -> bool:
         """Until one may take; False when that took too long, or as soon as none is being brought back."""
         until_s = self._clock() + timeout_s
-        while not self.can_take(exclude):
+        while True:
+            # Read first: a look that is due in between would be neither done nor waited for.
             now_s = self._clock()
+            if self.can_take(exclude):
+                return True
             if now_s >= until_s or not self.is_reviving or (given_up is not None and given_up.done()):
                 return False
             if self._change is None:
@@ -243,7 +246,6 @@ class ReplicaSet:
             looks_s = [each.health.look_s for each in self.replicas]
             pause_s = min(at_s for at_s in (until_s, *looks_s) if at_s > now_s) - now_s
             await asyncio.wait(news, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
-        return True
 
     @property
     def is_reviving(self) -> bool:

@@ -310,7 +310,7 @@ def test_bad_words_never_come_and_a_bias_makes_others_come(stack: RunningStack) 
 
 
 def test_a_row_that_fails_leaves_the_others_alone(stack: RunningStack) -> None:
-    good, bad = LONG_IDS[:8], [10_000_000] * 8
+    good, bad = LONG_IDS[:8], [-5] * 8
     answers = ask(stack, "tensorrt_llm", **id_inputs(good, bad, good))
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     answered = [a.value("batch_index") for a in answers if isinstance(a, Response) and a.outputs]
