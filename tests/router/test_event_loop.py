@@ -193,7 +193,7 @@ async def test_long_files_named_in_a_few_bytes_do_not_hold_up_the_event_loop() -
         async with watched() as turns:
             status = await asyncio.to_thread(post, router.url + CHAT, body.encode())
         assert status == 200
-        assert turns.longest_s < MOST_S / 3
+        assert turns.longest_s < MOST_S
         assert router.pipeline.calls[0].prompt.count("<user ") == 20 * 60_000
 
 
