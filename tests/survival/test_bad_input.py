@@ -187,11 +187,13 @@ async def test_t26_lists_without_end_are_refused_before_they_are_worked_on(sheet
     ]
     async with quick.client() as http:
         for body in bodies:
-            began_s = cpu_of(quick.router)
-            response = await http.post("/v1/chat/completions", json=body)
-            used_s = cpu_of(quick.router) - began_s
-            assert response.status_code == 400, response.text
-            assert used_s <= 0.05 + 0.02, list(body)  # the clock ticks every 10 ms
+            used_s = []
+            for _ in range(3):  # of which the least is the body's own: the router has other work, too
+                began_s = cpu_of(quick.router)
+                response = await http.post("/v1/chat/completions", json=body)
+                used_s.append(cpu_of(quick.router) - began_s)
+                assert response.status_code == 400, response.text
+            assert min(used_s) <= 0.05 + 0.02, list(body)  # the clock ticks every 10 ms
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": recursive}}
         await http.post("/v1/chat/completions", json={**chat, "response_format": schema})
     await serves(quick)
