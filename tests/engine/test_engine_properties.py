@@ -70,7 +70,7 @@ class Watcher:
         chunks = [chunk for part in self.executor.steps[passes_before:] for chunk in part]
         most_running = max(stats.max_batch_size, running_before)
         if any(chunk.sequence.pauses >= MOST_PAUSES for chunk in chunks):
-            # Who is owed a slot runs beside those that cannot be paused again, up to what there can be at all.
+            # Who is owed a slot runs beside those that cannot be paused again, up to what there can be.
             most_running = self.engine._scheduler.batch.most
         assert sum(chunk.count for chunk in chunks) <= max(stats.max_step_tokens, most_running)
         assert len({chunk.sequence for chunk in chunks}) == len(chunks) <= most_running
