@@ -209,7 +209,7 @@ class Engine:
             gpu_memory_bytes=gpu_bytes,
             pinned_memory_bytes=pinned_bytes,
             busy_ns=self._meter.busy_ns,
-            learned=self._meter.learned,
+            learned=self._meter.confirmed,
         )
 
     def _compile(self, request: GenerationRequest) -> PreparedGuide | None:

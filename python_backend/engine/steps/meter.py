@@ -17,6 +17,8 @@ _FIRST_STEPS = 8
 _LEARN_EVERY_NS = 25_000_000
 _LEARN_MORE_EVERY_NS = 5_000_000
 _ENOUGH_SAMPLES = 300
+# Before others act on what is recalled: the machine may have been busy with other work when it was learned.
+_CONFIRMING_STEPS = 256
 
 
 class StepMeter:
@@ -32,9 +34,15 @@ class StepMeter:
         self.last_ns = 0  # of the last step
         self.learned = recalled
         self._learner = StepLearner(recalled)
+        self._is_recalled = recalled is not None
         self._steps = 0
         self._over_ns = 0
         self._learned_ns = 0
+
+    @property
+    def confirmed(self) -> LearnedStepCost | None:
+        """What others may refuse requests by: not what only a run before says."""
+        return None if self._is_recalled and self._steps < _CONFIRMING_STEPS else self.learned
 
     def over(self, plan: StepPlan, now_ns: int) -> int:
         """Returns when the step began, as above."""

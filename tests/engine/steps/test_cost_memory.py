@@ -7,6 +7,7 @@ import pytest
 
 from python_backend.costs.learners import StepLearner
 from python_backend.costs.step_cost import LearnedStepCost, StepCost, StepShape
+from python_backend.engine.scheduling.plan import StepPlan
 from python_backend.engine.steps.cost_memory import CostMemory, files_of
 from python_backend.engine.steps.meter import StepMeter
 
@@ -60,6 +61,16 @@ def test_a_release_is_known_by_its_files(tmp_path: Path) -> None:
 
 def test_a_recalled_cost_is_known_before_the_first_step() -> None:
     assert StepMeter(LEARNED).learned == LEARNED
+
+
+def test_others_are_told_a_recalled_cost_only_when_the_steps_of_this_run_have_been_seen() -> None:
+    meter = StepMeter(LEARNED)
+    for number in range(255):
+        meter.over(StepPlan(), number)
+    assert meter.learned is not None
+    assert meter.confirmed is None
+    meter.over(StepPlan(), 255)
+    assert meter.confirmed is meter.learned
 
 
 def test_a_recalled_cost_that_is_wrong_is_left_within_a_few_hundred_steps() -> None:
