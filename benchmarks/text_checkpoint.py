@@ -13,6 +13,26 @@ from numpy.typing import NDArray
 from benchmarks.safetensors_file import random_fill, write_safetensors
 
 
+def word_tokenizer(
+    vocabulary: Mapping[str, int],
+    unknown: str,
+    splits: Mapping[str, Any],
+    joins: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A `tokenizer.json` in which each word is a token."""
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": splits,
+        "post_processor": None,
+        "decoder": joins,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": unknown},
+    }
+
+
 def write_config_and_tokenizer(directory: Path, config: Mapping[str, Any]) -> Path:
     """Every token of the vocabulary is a word of its own, so that each one is text in a stream."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -20,17 +40,7 @@ def write_config_and_tokenizer(directory: Path, config: Mapping[str, Any]) -> Pa
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": config["eos_token_id"]}))
     spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
     vocabulary = {f"▁w{index}": index for index in range(config["vocab_size"])}
-    tokenizer: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": spaces,
-        "post_processor": None,
-        "decoder": spaces,
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "▁w0"},
-    }
+    tokenizer = word_tokenizer(vocabulary, "▁w0", spaces, spaces)
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}"})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks.safetensors_file import write_safetensors
+from benchmarks.text_checkpoint import word_tokenizer
 
 _LAYERS, _HIDDEN, _WIDE, _HEADS, _KV_HEADS, _HEAD_SIZE = 28, 1024, 3072, 16, 8, 128
 _VOCABULARY = 16_384  # of 151,669: a table that is only looked up
@@ -52,17 +52,7 @@ def write_random_reranker(directory: Path) -> Path:
 def _write(directory: Path, architecture: str) -> None:
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps({**_CONFIG, "architectures": [architecture]}))
-    tokenizer: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"},
-    }
+    tokenizer = word_tokenizer({"a": 0, "[UNK]": 1}, "[UNK]", {"type": "WhitespaceSplit"})
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     chance = np.random.default_rng(1)
 

@@ -6,7 +6,6 @@ Packages for x86_64 Linux, to be put on the PYTHONPATH of the host's own Python 
 from __future__ import annotations
 
 import argparse
-import zipfile
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 from deploy.bundle.archive import Member, write_archive
+from deploy.bundle.contents import read_member
 from deploy.bundle.wheels import Target, Wheelhouse, files_of
 
 ROOT = Path(__file__).parents[2]
@@ -37,13 +37,8 @@ def members(wheels: Iterable[Path]) -> dict[PurePosixPath, Member]:
     for wheel in wheels:
         for path, info in files_of(wheel):
             if path.suffix != ".pyi":
-                found[path] = Member(partial(_read, wheel, info))
+                found[path] = Member(partial(read_member, wheel, info.filename))
     return found
-
-
-def _read(wheel: Path, info: zipfile.ZipInfo) -> bytes:
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.read(info)
 
 
 def main() -> None:
