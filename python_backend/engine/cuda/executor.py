@@ -250,11 +250,15 @@ class LaunchedStep:
         self._yielding = yielding
         self._choices = choices
         self._of_prompts = of_prompts
-        self._is_over = _event_behind_everything()
+        self._end = _event_behind_everything()
+
+    @property
+    def is_over(self) -> bool:
+        return self._end is None or bool(self._end.query())
 
     def results(self) -> list[ChunkResult]:
-        if self._is_over is not None:
-            self._is_over.synchronize()
+        if self._end is not None:
+            self._end.synchronize()
         found = {id(chunk): ChunkResult() for chunk in self._chunks}
         if self._choices is not None:
             self._read_choices(found, self._choices)
