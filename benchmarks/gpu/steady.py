@@ -104,7 +104,8 @@ def _poisson(rate: float, seconds: float, guided: bool = False) -> Plan:
 
 
 def _burst(dice: random.Random) -> list[PlannedRequest]:
-    return [PlannedRequest(0.0, _words(dice, 512), 256, "burst") for _ in range(256)]
+    # Of a tier that waits: all are to be answered, as the other server does.
+    return [PlannedRequest(0.0, _words(dice, 512), 256, "burst", tier="batch") for _ in range(256)]
 
 
 def _short_beside(long_tokens: int) -> Plan:
@@ -148,7 +149,7 @@ def parts(seconds: float) -> list[Part]:
 
 def measure(server: Server, part: Part, clients: int) -> Seen:
     plan = part.plan(random.Random(f"{part.name} {time.time_ns()}"))
-    target = Target(server.url, server.model, tells_tier=False)
+    target = Target(server.url, server.model, tells_tier=server.tells_stages)
     stages, processor = _stage_sums(server), seconds_by_process(server.pid)
     sent = send_from(target, plan, min(clients, len(plan)))
     more, used = _stage_sums(server), seconds_by_process(server.pid)
