@@ -11,7 +11,7 @@ from python_backend.engine.cuda.kernels.activation import activate_multiply
 from python_backend.engine.cuda.kernels.decode_attention import Workspace, decode_attention
 from python_backend.engine.cuda.kernels.matvec import matvec
 from python_backend.engine.cuda.kernels.normalization import add_rms_norm
-from python_backend.engine.cuda.kernels.prefill_attention import prefill_attention
+from python_backend.engine.cuda.kernels.prefill_attention import PrefillWorkspace, prefill_attention
 from python_backend.engine.cuda.kernels.rope import turn_and_store
 from python_backend.engine.cuda.weights import Mlp
 from python_backend.engine.models.decoder import Activation
@@ -35,6 +35,9 @@ class CudaDecoder:
         self._is_gelu = shape.activation is Activation.GELU_TANH
         self._fuses_single_rows = all(_is_plain(layer) for layer in weights.layers)
         self._workspace = self._new_workspace(0)
+        self._prefill_workspace = PrefillWorkspace(
+            shape.heads, shape.kv_heads, shape.head_dim, self.dtype, device
+        )
 
     def make_room(self, work: int) -> None:
         """For lists of decoding work up to this length."""
@@ -164,6 +167,7 @@ class CudaDecoder:
                 chunks.first_rows,
                 chunks.starts,
                 chunks.tiles,
+                self._prefill_workspace,
                 scale,
                 window,
                 softcap,
