@@ -74,9 +74,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("default" if config.getoption("--full") else "usual")
     # Commands that tests call in this process make files as they do in their own: for the owner alone.
     os.umask(0o077)
-    # Read when a kernel is defined, so before anything imports one.
     if config.getoption("--device") == "cpu":
+        # Read when a kernel is defined, so before anything imports one.
         os.environ["TRITON_INTERPRET"] = "1"
+        # Read when torch and numpy are imported. On cores that the workers share, the second of two threads
+        # mostly spins: tests that compare with torch would take two to three times the CPU time.
+        for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(threads, "1")
 
 
 @pytest.hookimpl(wrapper=True)
