@@ -19,6 +19,7 @@ from launcher.commands import (
     loadtest,
     release,
     slo,
+    store,
     top,
     trtllm,
     tune,
@@ -150,6 +151,7 @@ doctor.add_to(app)
 deployment.add_to(app)
 loadtest.add_to(app)
 chaos.add_to(app)
+store.add_to(app)
 
 
 @app.command()
