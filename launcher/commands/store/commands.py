@@ -31,7 +31,7 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(show_default=False, exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(show_default=False)],
     replace: Annotated[
         bool, typer.Option("--replace", help="In place of what is in the store, which is lost.")
     ] = False,
