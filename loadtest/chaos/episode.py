@@ -15,7 +15,6 @@ class EpisodeResult:
     """Moments are seconds since its load began: when it struck, was over, and everything was at rest."""
 
     episode: Episode
-    began_at_s: float
     victim: str = ""
     struck_s: float = 0.0
     over_s: float = 0.0

@@ -83,7 +83,7 @@ def _row(result: EpisodeResult) -> list[str]:
     rest_s = max(0.0, result.recovered_s - result.over_s)
     return [
         str(episode.number),
-        episode.fault.name,
+        episode.name,
         result.victim,
         count(len(result.requests)),
         *numbers,
@@ -97,7 +97,7 @@ def _violations(results: Sequence[EpisodeResult]) -> Iterator[list[str | Html]]:
     for result in results:
         for what in result.violations:
             message = Html(f'<span class="message">{escape(what)}</span>')
-            yield [str(result.episode.number), result.episode.fault.name, message]
+            yield [str(result.episode.number), result.episode.name, message]
 
 
 def _timeline(results: Sequence[EpisodeResult]) -> str:
@@ -134,12 +134,12 @@ def _drawn(result: EpisodeResult, left: float, scale: float) -> str:
     begin, end = left + result.struck_s * scale, left + max(result.over_s, result.struck_s + 0.2) * scale
     rest = left + result.recovered_s * scale
     colour = "var(--bad)" if result.violations else "var(--muted)"
-    words = f"{result.episode.fault.what}: {result.victim}"
+    words = f"{result.episode.what}: {result.victim}"
     parts = [
         f'<rect x="{begin:.1f}" y="{_TOP}" width="{end - begin:.1f}" height="{_HEIGHT}" fill="{colour}" '
         f'fill-opacity="0.25"><title>{escape(words)}</title></rect>',
         f'<line x1="{rest:.1f}" x2="{rest:.1f}" y1="{_TOP}" y2="{_TOP + _HEIGHT}" stroke="var(--grid)"/>',
-        f'<text x="{left + 2:.1f}" y="{_TOP - 5}">{escape(result.episode.fault.name)}</text>',
+        f'<text x="{left + 2:.1f}" y="{_TOP - 5}">{escape(result.episode.name)}</text>',
     ]
     for each in result.requests:
         took_s = each.ended_s if each.ended_s is not None else _MOST_S

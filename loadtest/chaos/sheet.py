@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loadtest.chaos.plan import CUT, Fault
 from loadtest.results import RequestResult
 
 # The store, gRPC and Redis keep a few at hand.
@@ -43,7 +42,7 @@ def is_turned_away(result: RequestResult) -> bool:
     return result.status in (402, 429, 503)
 
 
-def of_answers(results: Sequence[RequestResult], texts: Mapping[str, str], fault: Fault) -> Iterator[str]:
+def of_answers(results: Sequence[RequestResult], texts: Mapping[str, str], may_cut: bool) -> Iterator[str]:
     """Every accepted request ended once, without a gap or a repeat."""
     for result in results:
         expected = texts.get(result.kind, "")
@@ -54,11 +53,11 @@ def of_answers(results: Sequence[RequestResult], texts: Mapping[str, str], fault
             yield f"{name} was told another text than without faults, or one with a gap or a repeat"
         elif result.is_answered and result.text != expected:
             yield f"{name} ended after {len(result.text)} of {len(expected)} characters as if it were whole"
-        elif result.has_failed and not is_turned_away(result) and fault.answers != CUT:
+        elif result.has_failed and not is_turned_away(result) and not may_cut:
             yield f"{name} failed: {result.error or f'{result.completion_tokens} tokens'}"
 
 
-def of_money(results: Sequence[RequestResult], money: Money, fault: Fault) -> Iterator[str]:
+def of_money(results: Sequence[RequestResult], money: Money, may_cut: bool) -> Iterator[str]:
     """What clients were told is what was billed, once; nobody is billed for what nobody asked."""
     known = {result.request_id for result in results}
     for result in results:
@@ -70,7 +69,7 @@ def of_money(results: Sequence[RequestResult], money: Money, fault: Fault) -> It
         elif billed is not None and billed < result.pieces:
             yield f"{result.request_id} was sent {result.pieces} pieces and billed {billed} tokens"
     strangers = [each for each in money.billed if each not in known]
-    if strangers and fault.answers != CUT:
+    if strangers and not may_cut:
         yield f"{len(strangers)} requests were billed that nobody sent, {strangers[0]} for one"
     if money.budget is not None and money.spent > money.budget + money.most_reserved:
         yield f"{money.spent} was spent of a budget of {money.budget}"

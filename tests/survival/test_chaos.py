@@ -25,5 +25,5 @@ def test_after_every_fault_of_a_seeded_run_the_sheet_is_clean(data_dir: Path, fu
     results, skipped = run_chaos(chosen(FAULTS), SEED, 3600, order, load, most)
     assert not skipped
     assert [each.violations for each in results] == [[]] * most
-    assert sorted({each.episode.fault.name for each in results}) == sorted(FAULTS)
+    assert sorted({each.episode.name for each in results}) == sorted(FAULTS)
     assert all(each.outcomes["whole"] for each in results)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from launcher.commands.chaos.arena import Arena
-    from loadtest.chaos.plan import Episode
+    from loadtest.chaos.plan import Episode, Strike
     from loadtest.results import RequestResult
 
 _PROMPTS = 8
@@ -108,24 +108,30 @@ class Campaign:
         return found.replicas_up == len(self.arena.doors) * found.processes["triton"]
 
     async def _play(self, episode: Episode, observer: Observer, before: Condition) -> EpisodeResult:
-        began_s, began_at_s = time.monotonic(), time.time()
-        result = EpisodeResult(episode, began_at_s)
-        lasts_s = max(self.load.seconds, episode.at_s + episode.holds_s + _AFTER_S)
+        began_s = time.monotonic()
+        result = EpisodeResult(episode)
+        lasts_s = max(self.load.seconds, episode.over_s + _AFTER_S)
         sending = [
             asyncio.create_task(self._send(url, self._plan(lasts_s, episode))) for url in self.arena.urls
         ]
-        await asyncio.sleep(episode.at_s)
-        result.struck_s = time.monotonic() - began_s
-        try:
-            result.victim = await strike(self.arena, episode)
-        except NotNoticed as error:
-            result.violations.append(str(error))
-        self._left_regions += episode.fault.name.endswith("-model")
+        result.struck_s = min(each.at_s for each in episode.strikes)
+        striking = await asyncio.gather(*(self._strike(each) for each in episode.strikes))
+        result.victim = "; ".join(victim for victim, _ in striking)
+        result.violations += [complaint for _, complaint in striking if complaint]
         result.over_s = time.monotonic() - began_s
         for answers in await asyncio.gather(*sending):
             result.requests += answers
         await self._settle(result, observer, before, began_s)
         return result
+
+    async def _strike(self, blow: Strike) -> tuple[str, str]:
+        """Whom it hit, and what it should have done and did not."""
+        await asyncio.sleep(blow.at_s)
+        self._left_regions += blow.fault.name.endswith("-model")
+        try:
+            return await strike(self.arena, blow), ""
+        except NotNoticed as error:
+            return "", str(error)
 
     async def _settle(
         self, result: EpisodeResult, observer: Observer, before: Condition, began_s: float
@@ -140,8 +146,8 @@ class Campaign:
         result.recovered_s = time.monotonic() - began_s
         with suppress(*StoreAway):
             self._billed |= (await asyncio.to_thread(observer.money, self._billed)).billed.keys()
-        fault = result.episode.fault
-        result.violations += [*open_points, *of_answers(result.requests, self.texts, fault)]
+        answers = of_answers(result.requests, self.texts, result.episode.may_cut)
+        result.violations += [*open_points, *answers]
 
     async def _open_points(
         self, result: EpisodeResult, observer: Observer, before: Condition
@@ -153,7 +159,7 @@ class Campaign:
         except (NotThere, *StoreAway) as error:
             yield str(error)
             return
-        for point in of_money(result.requests, money, result.episode.fault):
+        for point in of_money(result.requests, money, result.episode.may_cut):
             yield point
 
     def _plan(self, lasts_s: float, episode: Episode) -> list[PlannedRequest]:
@@ -164,12 +170,13 @@ class Campaign:
             for number in range(count)
         ]
         plan += [self._request(second + 0.5, second, POOR) for second in range(int(lasts_s))]
-        if episode.fault.name == "flood":
-            flood = int(self.load.per_s * _FLOOD_FACTOR * episode.holds_s)
-            plan += [
-                self._request(episode.at_s + number / flood * episode.holds_s, number, FLOODING)
-                for number in range(flood)
-            ]
+        for blow in episode.strikes:
+            if blow.fault.name == "flood":
+                flood = int(self.load.per_s * _FLOOD_FACTOR * blow.holds_s)
+                plan += [
+                    self._request(blow.at_s + number / flood * blow.holds_s, number, FLOODING)
+                    for number in range(flood)
+                ]
         return sorted(plan, key=lambda each: each.at_s)
 
     def _request(self, at_s: float, number: int, tenant: str) -> PlannedRequest:

@@ -36,6 +36,9 @@ def chaos(
         str | None,
         typer.Option(metavar="NAME,...", help="Only these. [default: all; `--list` shows them]"),
     ] = None,
+    pairs: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the faults that come with another one.")
+    ] = 0.25,
     synthetic: Annotated[
         bool, typer.Option("--synthetic", help="An engine that makes up its tokens, for few processors.")
     ] = False,
@@ -82,7 +85,7 @@ def chaos(
         model, data_dir, SYNTHETIC if synthetic else {}, frozenset(each.of for each in wanted if each.of)
     )
     load = Load(rate, answer_tokens, 5.0, recovery_limit_s)
-    results, skipped = run_chaos(wanted, seed, minutes * 60, order, load)
+    results, skipped = run_chaos(wanted, seed, minutes * 60, order, load, pairs=pairs)
     _write(report, results, skipped)
     raise typer.Exit(_summary(results, skipped, report))
 
@@ -94,6 +97,7 @@ def run_chaos(
     order: Order,
     load: Load,
     most: int | None = None,
+    pairs: float = 0.0,
 ) -> tuple[list[EpisodeResult], dict[str, str]]:
     """What came of the faults, `most` of them at most, and which were left out, with the reason."""
     from launcher.commands.chaos.arena import arena
@@ -107,7 +111,7 @@ def run_chaos(
             possible = [each for each in wanted if each.of not in running.missing]
             skipped.update({each.name: running.missing[each.of] for each in wanted if each not in possible})
             campaign = Campaign(running, load, random.Random(seed), _tell)
-            plan = itertools.islice(episodes(seed, possible, load.seconds), most)
+            plan = itertools.islice(episodes(seed, possible, load.seconds, pairs), most)
             return await campaign.run(plan, time.monotonic() + duration_s)
 
     with tempfile.TemporaryDirectory(prefix="inflight-chaos-") as folder:
@@ -118,7 +122,7 @@ def _tell(result: EpisodeResult) -> None:
     outcomes = ", ".join(f"{number} {outcome}" for outcome, number in sorted(result.outcomes.items()))
     verdict = f"{len(result.violations)} VIOLATIONS" if result.violations else "ok"
     print(
-        f"{result.episode.number:>4} {result.episode.fault.name:<16} {result.victim:<34} {outcomes:<30} "
+        f"{result.episode.number:>4} {result.episode.name:<30} {result.victim:<34} {outcomes:<30} "
         f"at rest after {result.recovered_s - result.over_s:5.1f} s  {verdict}",
         flush=True,
     )

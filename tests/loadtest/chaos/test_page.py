@@ -13,7 +13,7 @@ from loadtest.results import RequestResult
 def results() -> list[EpisodeResult]:
     made = []
     for episode in islice(episodes(1, chosen([]), 5.0), 25):
-        result = EpisodeResult(episode, 0.0, "a <victim>", 1.0, 3.0, 6.0)
+        result = EpisodeResult(episode, "a <victim>", 1.0, 3.0, 6.0)
         whole = RequestResult("0", 1.0, status=200, ended_s=1.0, completion_tokens=2, first_token_s=0.5)
         cut = RequestResult("1", 2.0, status=200, error="ClientPayloadError")
         result.requests = [whole, cut, RequestResult("2", 2.0, status=429)]
