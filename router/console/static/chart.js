@@ -27,7 +27,7 @@ const useTheme = () => {
  *   limit?: number | null, legend?: boolean, top?: number }} props
  */
 export const Chart = ({ label, series, data, show = (value) => (value == null ? "–" : value.toLocaleString("en")),
-  x = "time", xShow = x === "time" ? clock : undefined, height = 150, kind = "line", limit = null, legend = true, top = 0 }) => {
+  x = "time", xShow = x === "time" ? clock : undefined, height = 150, kind = "line", limit = null, legend = false, top = 0 }) => {
   const place = useRef(/** @type {HTMLDivElement | null} */ (null));
   const plot = useRef(/** @type {uPlot | null} */ (null));
   const theme = useTheme();
@@ -94,6 +94,7 @@ export const Chart = ({ label, series, data, show = (value) => (value == null ? 
   useEffect(() => plot.current?.setData(data), [data]);
 
   const last = series.map((name, at) => `${name} ${show(data[at + 1]?.at(-1) ?? null)}`).join(", ");
-  return html`<figure class="chart"><figcaption>${label}</figcaption>
+  return html`<figure class="chart"><figcaption>${label}${series.length > 1
+      ? html`<span class="keys">${series.map((name, at) => html`<span><i class=${`k${at % COLOURS.length}`}></i>${name}</span>`)}</span>` : null}</figcaption>
     <div ref=${place} role="img" aria-label=${`${label}: ${last}`}></div></figure>`;
 };

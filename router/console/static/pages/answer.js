@@ -115,7 +115,7 @@ const Facts = ({ answer, showCode }) => {
     <dl>${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     ${life?.stages.length ? html`<${LifeBar} stages=${life.stages} />` : null}
     ${answer.times.length > 2 ? html`<${Chart} label="Time of each token" series=${["ms"]} data=${[answer.tokens.slice(1), answer.times.slice(1)]}
-      x="number" xShow=${(/** @type {number} */ at) => String(at)} kind="bars" height=${84} legend=${false}
+      x="number" xShow=${(/** @type {number} */ at) => String(at)} kind="bars" height=${84}
       show=${(/** @type {number | null} */ ms) => (ms == null ? "–" : `${ms.toFixed(ms < 10 ? 1 : 0)} ms`)} />` : null}
     <div class="row small">
       ${answer.requestId ? html`<a href=${`#/requests/${answer.requestId}`}>${answer.requestId}</a>` : null}

@@ -99,10 +99,10 @@ export const Now = () => {
       <${Stat} name="Goodput" value=${percent(goodput == null ? null : -goodput)} note="within objectives" />
     </dl>
     <div class="grid plots">
-      <${Card}><${Chart} label="Tokens per second" series=${["tokens/s"]} data=${[at, points.map((each) => each.tokens_per_s)]} show=${rate} legend=${false} /><//>
-      <${Card}><${Chart} label="Running and waiting" series=${["running", "waiting"]} data=${[at, points.map((each) => each.in_flight), points.map((each) => each.waiting)]} show=${whole} legend=${false} top=${4} /><//>
-      <${Card}><${Chart} label="First token, p95" series=${["first token"]} data=${[at, points.map((each) => each.first_token_p95_s)]} show=${time} limit=${ttftLimit} legend=${false} /><//>
-      <${Card}><${Chart} label="Inter-token, p95" series=${["inter-token"]} data=${[at, points.map((each) => each.inter_token_p95_s)]} show=${time} limit=${gapLimit} legend=${false} /><//>
+      <${Card}><${Chart} label="Tokens per second" series=${["tokens/s"]} data=${[at, points.map((each) => each.tokens_per_s)]} show=${rate} /><//>
+      <${Card}><${Chart} label="Running and waiting" series=${["running", "waiting"]} data=${[at, points.map((each) => each.in_flight), points.map((each) => each.waiting)]} show=${whole} top=${4} /><//>
+      <${Card}><${Chart} label="First token, p95" series=${["first token"]} data=${[at, points.map((each) => each.first_token_p95_s)]} show=${time} limit=${ttftLimit} /><//>
+      <${Card}><${Chart} label="Inter-token, p95" series=${["inter-token"]} data=${[at, points.map((each) => each.inter_token_p95_s)]} show=${time} limit=${gapLimit} /><//>
     </div>
     <${Card} title="Releases"><${Table} label="Releases now" rows=${rows} keyOf=${(/** @type {Row} */ row) => `${row.model}@${row.release}`} columns=${RELEASES} /><//>
     <div class="grid two">

@@ -148,7 +148,7 @@ const Settings = ({ models, chosen, setChosen, given, setGiven, clear }) => {
     <${Field} label="Model"><${Choice} value=${chosen[0]} options=${names} change=${(/** @type {string} */ name) => setChosen([name, ...chosen.slice(1)])} /><//>
     <${Field} label="Beside it"><${Choice} value=${chosen[1] ?? ""} options=${[["", "no second model"], ...names]}
       change=${(/** @type {string} */ name) => setChosen(name ? [chosen[0], name] : [chosen[0]])} /><//>
-    <details open>
+    <details open=${innerWidth > 860}>
       <summary>Parameters</summary>
       <div class="fields">
         <${Field} label="System message" wide><textarea rows="2" ...${input("system")}></textarea><//>

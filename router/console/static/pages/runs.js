@@ -79,9 +79,9 @@ const RunView = ({ run }) => {
       <${Stat} name="Tokens/s" value=${rate(shown.tokens / run.duration_s)} /><${Stat} name="First token p95" value=${time(shown.first95)} note=${`p50 ${time(shown.first50)}`} />
       <${Stat} name="Between tokens p95" value=${time(shown.gap95)} note=${`p50 ${time(shown.gap50)}`} /></dl>
     <div class="grid plots">
-      <${Chart} label="First token by moment" series=${["first token"]} data=${shown.firsts} x="number" xShow=${second} show=${time} kind="dots" height=${200} legend=${false} />
-      <${Chart} label="Requests a second" series=${["answered", "refused or failed"]} data=${shown.outcomes} x="number" xShow=${second} show=${rate} height=${200} />
-      ${run.samples.length ? html`<${Chart} label="Running and waiting" series=${["running", "waiting"]} data=${[run.samples.map((each) => each.at_s), run.samples.map((each) => each.running), run.samples.map((each) => each.waiting)]} x="number" xShow=${second} show=${whole} height=${200} />` : null}
+      <${Chart} label="First token by moment" series=${["first token"]} data=${shown.firsts} x="number" xShow=${second} show=${time} kind="dots" height=${200} legend />
+      <${Chart} label="Requests a second" series=${["answered", "refused or failed"]} data=${shown.outcomes} x="number" xShow=${second} show=${rate} height=${200} legend />
+      ${run.samples.length ? html`<${Chart} label="Running and waiting" series=${["running", "waiting"]} data=${[run.samples.map((each) => each.at_s), run.samples.map((each) => each.running), run.samples.map((each) => each.waiting)]} x="number" xShow=${second} show=${whole} height=${200} legend />` : null}
     </div>
     <${Table} label="By tier" rows=${shown.tiers} columns=${TIERS} />
     <details><summary>About the run</summary><dl class="pairs">${Object.entries(run.about).map(([name, own]) => html`<div><dt>${name}</dt><dd>${String(own)}</dd></div>`)}</dl></details>

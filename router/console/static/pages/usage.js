@@ -44,8 +44,8 @@ export const UsageOf = ({ tenant, session }) => {
       <${Stat} name="Cached" value=${whole(sum((row) => row.cached_tokens))} note="tokens" /><${Stat} name="Written" value=${whole(sum((row) => row.completion_tokens))} note="tokens" />
       <${Stat} name="Cost" value=${dollars(sum((row) => row.cost_microdollars))} /></dl>
     ${rows.length ? html`<div class="grid plots">
-      <${Card}><${Chart} label="Tokens a day, read and written" series=${groups} data=${[x, ...lines((row) => row.prompt_tokens + row.completion_tokens)]} xShow=${day} kind="bars" show=${whole} height=${180} /><//>
-      <${Card}><${Chart} label="Cost a day" series=${groups} data=${[x, ...lines((row) => row.cost_microdollars)]} xShow=${day} kind="bars" show=${(/** @type {number | null} */ v) => (v == null ? "–" : dollars(v))} height=${180} /><//></div>` : null}
+      <${Card}><${Chart} label="Tokens a day, read and written" series=${groups} data=${[x, ...lines((row) => row.prompt_tokens + row.completion_tokens)]} xShow=${day} kind=${groups.length > 1 ? "line" : "bars"} show=${whole} height=${180} /><//>
+      <${Card}><${Chart} label="Cost a day" series=${groups} data=${[x, ...lines((row) => row.cost_microdollars)]} xShow=${day} kind=${groups.length > 1 ? "line" : "bars"} show=${(/** @type {number | null} */ v) => (v == null ? "–" : dollars(v))} height=${180} /><//></div>` : null}
     <${Card} title="Days"><${Table} label="Usage by day" rows=${[...rows].reverse()} empty="Nothing was used." columns=${[
       { title: "Day", cell: (/** @type {Usage} */ row) => row.day }, { title: by, cell: group }, { title: "Requests", number: true, cell: (/** @type {Usage} */ row) => whole(row.requests) },
       { title: "Read", number: true, cell: (/** @type {Usage} */ row) => whole(row.prompt_tokens) }, { title: "Cached", number: true, cell: (/** @type {Usage} */ row) => whole(row.cached_tokens) },
