@@ -14,7 +14,7 @@ from router.request.errors import HttpError
 from router.request.routes import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from router.core.record import Record
     from router.http.exchange import Exchange
@@ -29,7 +29,8 @@ _KINDS = {
     ".txt": "text/plain; charset=utf-8",
 }
 _PAGE = "index.html"
-_HASH_MARK = b"{{files}}"
+_CLASSIC = "theme.js"  # runs before the first paint, and so is no module
+_FILES_MARK, _MODULES_MARK = "{{files}}", "{{modules}}"
 # Nothing from elsewhere, no code but these files', and no text that could become markup.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -70,8 +71,15 @@ def static_files() -> tuple[str, Mapping[str, StaticFile]]:
     for name, content in found.items():
         digest.update(b"%b\0%d\0%b" % (name.encode(), len(content), content))
     files = digest.hexdigest()[:16]
-    found[_PAGE] = found[_PAGE].replace(_HASH_MARK, f"{PATH}/{files}".encode())
+    found[_PAGE] = _page(found[_PAGE].decode(), files, found).encode()
     return files, {name: StaticFile.of(name, content) for name, content in found.items()}
+
+
+def _page(text: str, files: str, names: Iterable[str]) -> str:
+    """All modules are asked for at once: else each would wait for the one that imports it."""
+    modules = [name for name in names if name.endswith(".js") and name != _CLASSIC]
+    preloads = "\n".join(f'<link rel="modulepreload" href="{_FILES_MARK}/{name}">' for name in modules)
+    return text.replace(_MODULES_MARK, preloads).replace(_FILES_MARK, f"{PATH}/{files}")
 
 
 async def show_page(exchange: Exchange, record: Record) -> None:

@@ -87,4 +87,6 @@ const Console = () => {
   return session ? html`<${Shell} session=${session} />` : html`<${SignIn} done=${setSession} theme=${html`<${Theme} />`} />`;
 };
 
-render(html`<${Console} />`, /** @type {Element} */ (document.getElementById("console")));
+const here = /** @type {Element} */ (document.getElementById("console"));
+here.replaceChildren();
+render(html`<${Console} />`, here);
