@@ -58,6 +58,8 @@ from router.telemetry.collectors import (
     TenancyMetrics,
 )
 from router.telemetry.metrics import Metrics
+from router.telemetry.overview.overview import Overview
+from router.telemetry.overview.snapshots import Snapshots
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.recorded_prompts import RecordedPrompts
 from router.telemetry.tracing.setup import open_tracer
@@ -208,7 +210,10 @@ class Assembly:
         metrics = AdmissionMetrics(gates, self._fleet)
         self._metrics.expose(metrics)
         self._closing.callback(gates.close)
-        self._run(gates.run(), metrics.run())
+        self._overview = Overview(
+            Snapshots(self._metrics, self._published, gates, self._fleet, metrics.busy_of)
+        )
+        self._run(gates.run(), metrics.run(), self._overview.run())
         return gates
 
     async def _share_with_peers(self, gates: Gates) -> None:
@@ -260,6 +265,8 @@ class Assembly:
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             events=MemoryEventLog(),
+            recent=accounts.recent,
+            overview=self._overview,
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,
             safety=safety,

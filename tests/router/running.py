@@ -34,10 +34,13 @@ from router.request.token_counting import Tokenizers
 from router.request.web_pages import WebPages
 from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
+from router.routing.replicas import Fleet
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
 from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
+from router.telemetry.overview.overview import Overview
+from router.telemetry.overview.snapshots import Snapshots
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.tracing.tracer import Tracer
 from router.tenants.administration import DEFAULT_SCOPES, Administration
@@ -198,6 +201,8 @@ async def running_router(
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 events=MemoryEventLog(),
+                recent=accounts.recent,
+                overview=Overview(Snapshots(metrics, registry.published, gates or {}, Fleet([]))),
                 prompt_log=prompt_log,
                 metrics_open=metrics_open,
                 safety=safety,
