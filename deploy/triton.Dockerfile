@@ -11,7 +11,7 @@ COPY deploy/image_packages.py deploy/sbom.py deploy/
 # more: without it the engine would find no GPU that it can use. The image's own constraints for pip would forbid.
 ENV PIP_CONSTRAINT=
 RUN /opt/inflight/venv/bin/python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis \
-        --keep-installed --without nvidia-pytriton --without numba --without numpy --also 'triton>=3.6' \
+        --extra buckets --extra oci --keep-installed --without nvidia-pytriton --without numba --without numpy --also 'triton>=3.6' \
     && /opt/inflight/venv/bin/python -m pip install --no-cache-dir -c /tmp/wanted/constraints.txt \
         -r /tmp/wanted/requirements.txt
 COPY model_repository model_repository
