@@ -82,7 +82,10 @@ def router(
     triton: Annotated[
         list[str],
         typer.Option(
-            metavar="HOST:PORT", help="Address of a Triton started by `inflight triton`; may be repeated."
+            metavar="HOST:PORT",
+            help="Address of a Triton started by `inflight triton`; dns:///HOST:PORT: every address that the "
+            "name has, looked up again and again; file:///PATH: the addresses in a file, one a line, which "
+            "may change. May be repeated.",
         ),
     ],
     host: Host = None,

@@ -47,9 +47,14 @@ class RouterOptions:
 
     def check(self) -> None:
         for url in self.tritons:
-            found = re.fullmatch(r"[^\s/]+:(\d{1,5})", url)
+            if re.fullmatch(r"file:///\S.*", url):
+                continue
+            found = re.fullmatch(r"(?:dns:///)?[^\s/]+:(\d{1,5})", url)
             if found is None or not 1 <= int(found[1]) <= HIGHEST_PORT:
-                raise SettingsError(f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}")
+                raise SettingsError(
+                    f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}, or dns:///HOST:PORT, "
+                    "or file:///PATH"
+                )
 
 
 def run_router(

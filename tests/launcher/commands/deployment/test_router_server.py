@@ -116,6 +116,7 @@ def test_a_stop_while_the_router_waits_names_the_signal(tmp_path: Path, routers:
     [
         (["--triton", "http://triton:8001"], "--triton http://triton:8001: expected HOST:PORT"),
         (["--triton", "triton"], "--triton triton: expected HOST:PORT"),
+        (["--triton", "dns:///triton"], "--triton dns:///triton: expected HOST:PORT"),
         (["--triton", "triton:70000"], "--triton triton:70000: expected HOST:PORT, a port being 1 to 65535"),
         (["--triton", "t:1", "--admin-key-file", "nowhere"], "--admin-key-file: nowhere cannot be read"),
         (["--triton", "t:1", "--port", "70000"], "stack.port is 70000"),
