@@ -52,8 +52,8 @@ class RouterOptions:
             found = re.fullmatch(r"(?:dns:///)?[^\s/]+:(\d{1,5})", url)
             if found is None or not 1 <= int(found[1]) <= HIGHEST_PORT:
                 raise SettingsError(
-                    f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}, or dns:///HOST:PORT, "
-                    "or file:///PATH"
+                    f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}, "
+                    "or dns:///HOST:PORT, or file:///PATH"
                 )
 
 
