@@ -204,7 +204,7 @@ def test_commands_are_those_of_the_compose_file() -> None:
         ours = {word.partition("=")[0] for word in container["args"]}
         theirs = {word.partition("=")[0] for word in services[service]["command"]}
         # Load tests, and what an environment variable says here.
-        assert ours == theirs - {"--loadtest-key-file", "--triton-home"}
+        assert ours == theirs - {"--loadtest-key-file", "--servers", "--triton-home"}
 
 
 def test_what_may_go_at_once_is_limited_and_spread_where_there_are_several() -> None:

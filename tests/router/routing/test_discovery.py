@@ -152,10 +152,11 @@ async def test_one_that_comes_back_while_it_leaves_goes_on_as_before(tritons: li
     place.found = {second.url}
     await looking.look()
     (leaving,) = (each for each in replicas.replicas if each.name == first.url)
-    assert leaving.is_draining
+    draining = [leaving.is_draining]
     place.found = {first.url, second.url}
     await looking.look()
-    assert not leaving.is_draining
+    draining.append(leaving.is_draining)
+    assert draining == [True, False]
     assert leaving in replicas.replicas
     assert await asyncio.gather(*reading) == ["".join(WORDS)] * 20
     await looking.close()
