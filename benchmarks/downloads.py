@@ -1,7 +1,7 @@
 """A large file from an S3 store, interrupted twice, beside one plain download of it.
 
-The store is S3's data plane alone (HEAD and GET with ranges, signatures unread), on this machine, in a process
-of its own, so that disk and loopback are the limit and not the store.
+The store is S3's data plane alone (HEAD and GET with ranges, signatures unread), on this machine, in a
+process of its own, so that disk and loopback are the limit and not the store.
 """
 
 from __future__ import annotations
