@@ -159,8 +159,8 @@ def main() -> None:
             "-m",
             "benchmarks.downloads",
             "--serve",
-            place / "model.gguf",
-            place / "sent",
+            str(place / "model.gguf"),
+            str(place / "sent"),
         ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
