@@ -1,7 +1,7 @@
 """Builds the images of docker-compose.yml without Docker, and says what is in them: python -m deploy.images.
 
-By buildah, in a chroot, as root, on Debian: `apt-get install buildah mmdebstrap`. Unless an image of Python is
-named, a stand-in for the official one is made of Debian's packages and this machine's CPython 3.12.
+By buildah, in a chroot, as root, on Debian: `apt-get install buildah mmdebstrap`. Unless an image of Python
+is named, a stand-in for the official one is made of Debian's packages and this machine's CPython 3.12.
 """
 
 from __future__ import annotations
