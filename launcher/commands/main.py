@@ -11,7 +11,18 @@ from typing import Annotated
 import typer
 
 from client.cli import ask, chat
-from launcher.commands import administration, deployment, doctor, loadtest, release, slo, top, trtllm, tune
+from launcher.commands import (
+    administration,
+    deployment,
+    doctor,
+    loadtest,
+    release,
+    runtime,
+    slo,
+    top,
+    trtllm,
+    tune,
+)
 from launcher.commands.options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
 from launcher.commands.simulate.command import simulate
 
@@ -134,6 +145,7 @@ release.add_to(app)
 slo.add_to(app)
 tune.add_to(app)
 trtllm.add_to(app)
+runtime.add_to(app)
 top.add_to(app)
 doctor.add_to(app)
 deployment.add_to(app)
