@@ -151,7 +151,7 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "cuda": {"config", "guides", "host", "models", "request", *_STEP},
         "engine": {"config", "guides", "host", "refusals", "request", *_STEP},
         "build": {"checkpoint", "config", "cuda", "engine", "guides", "host", "models", "native", *_STEP},
-        "runtimes": {"build", "config", "engine", "host", "models", "refusals", "request", *_STEP},
+        "runtimes": {"build", "config", "engine", "host", "refusals", "request", *_STEP},
         "process": {"report", "request", "runtimes"},
         "tasks": {
             "build",

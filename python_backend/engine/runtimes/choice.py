@@ -70,7 +70,8 @@ def decide_runtime(parameters: EngineParameters, facts: Facts) -> ChosenRuntime:
             return _chosen(each, parameters, facts)
     first, *others = kept_back.items()
     rest = "; ".join(f"{each.title} would be asked next, but {missing}" for each, missing in others)
-    raise _refusal(f"{first[1]}; {rest}")
+    # No parameter is to blame: it is the model.
+    raise InflightError(ErrorKind.UNSUPPORTED, f"{first[1]}; {rest}")
 
 
 def _chosen(declared: RuntimeDeclaration, parameters: EngineParameters, facts: Facts) -> ChosenRuntime:

@@ -10,6 +10,19 @@ from python_backend.engine.runtimes.runtime import Runtime
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.runtime_environments import OLDEST
 
+# The families of `engine/models`, which needs more packages than the Python of another runtime has.
+OWN_ARCHITECTURES = (
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM",
+)
 _NO_MODEL = Capabilities(
     architectures="none: nothing is computed",
     formats=("any",),
@@ -68,16 +81,14 @@ def _missing_for_one_gpu(parameters: EngineParameters) -> str | None:
 
 
 def _missing_for_engine(parameters: EngineParameters, facts: Facts) -> str | None:
-    from python_backend.engine.models.families import FAMILIES  # needs more than other runtimes have
-
     model = facts.model
     if (missing := _missing_for_one_gpu(parameters)) or not model.is_known:
         return missing
     if model.quantization is not None:
         path, how = parameters.gpt_model_path, model.quantization
         return f"{path} is quantized ({how}), and this engine loads unquantized weights"
-    if model.architectures and not FAMILIES.keys() & set(model.architectures):
-        named, known = " or ".join(model.architectures), ", ".join(sorted(FAMILIES))
+    if model.architectures and not set(OWN_ARCHITECTURES) & set(model.architectures):
+        named, known = " or ".join(model.architectures), ", ".join(OWN_ARCHITECTURES)
         return f"{parameters.gpt_model_path} is a {named}, which this engine does not know; it knows {known}"
     return None
 
@@ -138,7 +149,7 @@ ENGINE = RuntimeDeclaration(
     "engine",
     "this project's engine",
     Capabilities(
-        architectures="the families of Llama's kind that it knows by name",
+        architectures=", ".join(OWN_ARCHITECTURES),
         formats=("safetensors", "gguf"),
         devices=("cpu", "cuda"),
         precisions=("fp32", "bf16", "fp8", "int8", "int4"),

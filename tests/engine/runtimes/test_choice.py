@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from python_backend.engine.host.device import Gpu
 from python_backend.engine.host.visible_devices import visible_devices
+from python_backend.engine.models.families import FAMILIES
 from python_backend.engine.runtimes.choice import choose_runtime, decide_runtime
 from python_backend.engine.runtimes.declaration import Facts, ModelFacts
-from python_backend.engine.runtimes.declared import BY_NAME
+from python_backend.engine.runtimes.declared import BY_NAME, OWN_ARCHITECTURES
 from python_backend.engine.runtimes.model_facts import read_model
 from python_backend.engine.runtimes.trtllm.package import PATH_VARIABLE
 from python_backend.wire.errors import InflightError
@@ -46,6 +47,10 @@ def facts(model: ModelFacts = LLAMA, gpus: int = 0, **environments: RuntimeEnvir
 def test_our_engine_is_chosen_for_every_model_that_it_can_serve(model: ModelFacts) -> None:
     chosen = decide_runtime(asked(), facts(model, 1, vllm=VLLM, llm=NEW))
     assert (chosen.name, chosen.interpreter) == ("engine", None)
+
+
+def test_the_architectures_of_our_engine_are_those_that_it_can_load() -> None:
+    assert sorted(FAMILIES) == list(OWN_ARCHITECTURES)
 
 
 @pytest.mark.parametrize("model", [STRANGE, QUANTIZED])
