@@ -29,6 +29,7 @@ _NO_MODEL = Capabilities(
     devices=("cpu",),
     precisions=("any",),
     quantized_checkpoints=True,
+    guides=False,
     log_probs=False,
     context_logits=False,
     generation_logits=False,
@@ -45,19 +46,19 @@ def _load_engine(parameters: EngineParameters, progress: LoadingProgress) -> Run
 def _load_vllm(parameters: EngineParameters, progress: LoadingProgress) -> Runtime:
     from python_backend.engine.runtimes.vllm.load import load_vllm
 
-    return load_vllm(parameters, progress)
+    return load_vllm(parameters, VLLM.capabilities, progress)
 
 
 def _load_llm(parameters: EngineParameters, progress: LoadingProgress) -> Runtime:
     from python_backend.engine.runtimes.trtllm.load import load_llm
 
-    return load_llm(parameters, progress)
+    return load_llm(parameters, TENSORRT_LLM.capabilities, progress)
 
 
 def _load_synthetic(parameters: EngineParameters, progress: LoadingProgress) -> Runtime:
     from python_backend.engine.runtimes.synthetic import SyntheticRuntime
 
-    return SyntheticRuntime(parameters)
+    return SyntheticRuntime(parameters, SYNTHETIC.capabilities)
 
 
 def _load_paced(parameters: EngineParameters, progress: LoadingProgress) -> Runtime:

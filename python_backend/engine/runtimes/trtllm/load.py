@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from python_backend.engine.report import LoadingProgress, ignore_progress
-from python_backend.engine.runtimes.declared import TENSORRT_LLM
+from python_backend.engine.runtimes.declaration import Capabilities
 from python_backend.engine.runtimes.hosted.checkpoint import CheckpointFacts, read_checkpoint
 from python_backend.engine.runtimes.hosted.conversation import Conversation
 from python_backend.engine.runtimes.hosted.runtime import HostedRuntime, HostFacts
@@ -29,7 +29,11 @@ _POLL_S = 0.02
 _SILENCE_S = 120.0
 
 
-def load_llm(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> HostedRuntime:
+def load_llm(
+    parameters: EngineParameters,
+    capabilities: Capabilities,
+    progress: LoadingProgress = ignore_progress,
+) -> HostedRuntime:
     progress("loading", 0, 0)
     checkpoint = read_checkpoint(parameters)
     settings = parameters.on("cuda")
@@ -38,7 +42,8 @@ def load_llm(parameters: EngineParameters, progress: LoadingProgress = ignore_pr
     conversation = Conversation(host, parameters.stats_check_period_ms / 1000, _SILENCE_S)
     atexit.register(conversation.close)  # before the package's own, which was registered earlier
     can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
-    capabilities = replace(TENSORRT_LLM.capabilities, generation_logits=not _is_spread(parameters))
+    if _is_spread(parameters):
+        capabilities = replace(capabilities, generation_logits=False)
     translator = LlmTranslator(llmapi, capabilities, checkpoint.vocabulary, can_guide)
     _answer_once(conversation, llmapi)
     return HostedRuntime(

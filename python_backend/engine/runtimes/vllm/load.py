@@ -6,13 +6,12 @@ import asyncio
 import atexit
 import os
 from dataclasses import fields, replace
-from math import prod
 from typing import Any
 
 from python_backend.engine.host.memory import available_bytes
 from python_backend.engine.host.visible_devices import visible_devices
 from python_backend.engine.report import LoadingProgress, ignore_progress
-from python_backend.engine.runtimes.declared import VLLM
+from python_backend.engine.runtimes.declaration import Capabilities
 from python_backend.engine.runtimes.hosted.checkpoint import CheckpointFacts, read_checkpoint
 from python_backend.engine.runtimes.hosted.conversation import Conversation
 from python_backend.engine.runtimes.hosted.runtime import HostedRuntime, HostFacts
@@ -32,7 +31,11 @@ _MOST_CPU_CACHE_BYTES = 4 << 30
 _CPU_BLOCK, _GPU_BLOCK = 128, 16
 
 
-def load_vllm(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> HostedRuntime:
+def load_vllm(
+    parameters: EngineParameters,
+    capabilities: Capabilities,
+    progress: LoadingProgress = ignore_progress,
+) -> HostedRuntime:
     progress("loading", 0, 0)
     checkpoint = read_checkpoint(parameters)
     _refuse_unfit(parameters)
@@ -46,7 +49,10 @@ def load_vllm(parameters: EngineParameters, progress: LoadingProgress = ignore_p
     if strangers:
         allowed = "arguments of vLLM's AsyncEngineArgs, as its documentation has them"
         raise refusal("inflight_runtime_options", min(strangers), allowed)
-    return _start(parameters, checkpoint, arguments, api)
+    llm, conversation = _start(parameters, arguments, api)
+    can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
+    translator = VllmTranslator(api, capabilities, can_guide, checkpoint.end_ids)
+    return HostedRuntime(conversation, translator, _facts(parameters, checkpoint, llm.vllm_config, can_guide))
 
 
 def _refuse_unfit(parameters: EngineParameters) -> None:
@@ -135,23 +141,29 @@ def _cpu_cache_bytes() -> int:
 
 
 def _start(
-    parameters: EngineParameters, checkpoint: CheckpointFacts, arguments: dict[str, Any], api: dict[str, Any]
-) -> HostedRuntime:
+    parameters: EngineParameters, arguments: dict[str, Any], api: dict[str, Any]
+) -> tuple[Any, Conversation]:
     loop = asyncio.new_event_loop()
     told: list[VllmStatistics] = []
     try:
         llm = loop.run_until_complete(_load(arguments, api, told))
     except (ValueError, TypeError) as error:
         raise InflightError(ErrorKind.UNSUPPORTED, f"vLLM refuses the model: {error}") from error
-    host, config = VllmHost(llm), llm.vllm_config
-    conversation = Conversation(host, parameters.stats_check_period_ms / 1000, _SILENCE_S, loop)
+    conversation = Conversation(VllmHost(llm), parameters.stats_check_period_ms / 1000, _SILENCE_S, loop)
     atexit.register(llm.shutdown)
     atexit.register(conversation.close)  # which runs before
+    cache = llm.vllm_config.cache_config
+    told.append(VllmStatistics(conversation.iterations, cache.num_gpu_blocks, cache.block_size))
+    return llm, conversation
+
+
+def _facts(
+    parameters: EngineParameters, checkpoint: CheckpointFacts, config: Any, can_guide: bool
+) -> HostFacts:
+    """Copies of the model have each a cache and a batch of their own."""
     blocks, block = config.cache_config.num_gpu_blocks, config.cache_config.block_size
-    told.append(VllmStatistics(conversation.iterations, blocks, block))
-    copies = prod([parameters.data_parallel_size])
-    can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
-    facts = HostFacts(
+    copies = parameters.data_parallel_size
+    return HostFacts(
         checkpoint.vocabulary,
         min(checkpoint.max_sequence_tokens, blocks * block),
         config.scheduler_config.max_num_seqs * copies,
@@ -160,8 +172,6 @@ def _start(
         block,
         checkpoint.end_ids[0] if can_guide else None,
     )
-    translator = VllmTranslator(api, VLLM.capabilities, can_guide, checkpoint.end_ids)
-    return HostedRuntime(conversation, translator, facts)
 
 
 async def _load(arguments: dict[str, Any], api: dict[str, Any], told: list[VllmStatistics]) -> Any:

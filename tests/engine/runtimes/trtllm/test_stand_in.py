@@ -17,6 +17,7 @@ from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.report import EngineBroken, FinishReason, SequenceEvent
 from python_backend.engine.request import GenerationRequest, SamplingParams
+from python_backend.engine.runtimes.declared import TENSORRT_LLM
 from python_backend.engine.runtimes.hosted.conversation import Conversation
 from python_backend.engine.runtimes.hosted.runtime import HostedRuntime
 from python_backend.engine.runtimes.trtllm.host import LlmHost
@@ -52,7 +53,7 @@ def parameters(checkpoint: Path, **more: Any) -> EngineParameters:
 
 @pytest.fixture(scope="module")
 def runtime(llmapi: Any, checkpoint: Path) -> HostedRuntime:
-    return load_llm(parameters(checkpoint))
+    return load_llm(parameters(checkpoint), TENSORRT_LLM.capabilities)
 
 
 def answers(runtime: HostedRuntime, *requests: GenerationRequest) -> list[list[SequenceEvent]]:
@@ -150,7 +151,7 @@ def test_a_cancelled_request_is_aborted_in_tensorrt_llm(runtime: HostedRuntime) 
 def test_a_fault_in_tensorrt_llm_breaks_the_engine_even_if_no_request_is_told(
     llmapi: Any, checkpoint: Path, prompt: list[int], words: str
 ) -> None:
-    broken = load_llm(parameters(checkpoint))
+    broken = load_llm(parameters(checkpoint), TENSORRT_LLM.capabilities)
     broken.add(1, GenerationRequest(prompt, 4), time.monotonic_ns())
 
     def go_on() -> None:
@@ -206,12 +207,12 @@ def test_a_model_that_cannot_be_loaded_is_refused_by_name(
     llmapi: Any, checkpoint: Path, given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InflightError, match=words):
-        load_llm(parameters(checkpoint, **given))
+        load_llm(parameters(checkpoint, **given), TENSORRT_LLM.capabilities)
 
 
 def test_a_folder_without_a_model_is_refused(llmapi: Any, tmp_path: Path) -> None:
     with pytest.raises(InflightError, match=r"config\.json does not describe a model"):
-        load_llm(parameters(tmp_path))
+        load_llm(parameters(tmp_path), TENSORRT_LLM.capabilities)
 
 
 def test_tensorrt_llm_runs_in_this_process_which_is_not_an_mpi_rank(
