@@ -245,6 +245,7 @@ HEAVY = {
     "onnx": ("python_backend/embeddings",),
     "onnxruntime": ("python_backend/embeddings", "python_backend/triton_adapter/onnx_model.py"),
     "opentelemetry": ("router/telemetry/tracing",),
+    "vllm": ("python_backend/engine/runtimes/vllm",),
     "redis": ("router/control/peers",),
 }
 PRODUCT = (
