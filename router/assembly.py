@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from python_backend.host.cores import available_cores
 from python_backend.sharing.processor_share import ProcessorShare
 from router.admission.gates import AdmissionSettings, build_gates
-from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
@@ -40,6 +39,7 @@ from router.request.answer import Answers
 from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
+from router.resume.event_log import LogLimits, MemoryEventLog
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.generation import FleetPipeline
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
     from router.request.answer import Observer
+    from router.resume.event_log import EventLog
     from router.routing.replicas import Replica
     from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
@@ -95,6 +96,7 @@ class Assembly:
         self._fleet = _open_fleet(settings, closing)
         self._published = Published()
         self._peer_loads = new_loads()
+        self._events: EventLog = MemoryEventLog(LogLimits(kept_s=settings.answers_kept_s))
         self._registry = Registry(published=self._published)
         self._monitor = ObjectiveMonitor()
         self._metrics = Metrics(self._monitor)
@@ -259,7 +261,8 @@ class Assembly:
             documents=documents,
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
-            events=MemoryEventLog(),
+            events=self._events,
+            keyed_grace_s=settings.unread_grace_s,
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,
             safety=safety,
