@@ -19,6 +19,7 @@ from router.control.objectives.monitor import ObjectiveMonitor
 from router.control.objectives.publisher import ObjectivePublisher
 from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.peers.peer_sync import PeerSync, new_loads, open_board
+from router.control.peers.shared_events import SharedEventLog
 from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
@@ -96,7 +97,8 @@ class Assembly:
         self._fleet = _open_fleet(settings, closing)
         self._published = Published()
         self._peer_loads = new_loads()
-        self._events: EventLog = MemoryEventLog(LogLimits(kept_s=settings.answers_kept_s))
+        self._events_kept = LogLimits(kept_s=settings.answers_kept_s)
+        self._events: EventLog = MemoryEventLog(self._events_kept)
         self._registry = Registry(published=self._published)
         self._monitor = ObjectiveMonitor()
         self._metrics = Metrics(self._monitor)
@@ -219,6 +221,7 @@ class Assembly:
         if self._settings.redis_url:
             board = open_board(self._settings.redis_url, self._tenancy.deployment)
             sync = PeerSync(board, self._tenancy.ledger, gates, self._peer_loads)
+            self._events = SharedEventLog(board.link, sync.name, self._events_kept)
             await sync.swap()
             self._run(sync.run())
         self._metrics.expose(PeerMetrics(sync))
