@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from python_backend.wire.engine_report import ROUTER
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
 from router.routing.replay import (
@@ -27,7 +28,7 @@ from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING
 from router.routing.replicas import Failed, FleetSettings, Replica, ReplicaSet, to_avoid
 from router.triton.client import RelayedGeneration, TritonGeneration
 from router.triton.failures import UNAVAILABLE, TritonError
-from router.triton.messages import GenerateRequests
+from router.triton.messages import THIS_ROUTER, GenerateRequests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,6 +245,7 @@ class FleetPipeline:
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
         """For a request that somebody else built; the model that it names is filled in."""
         request.model_name = self.replicas.manifest.entry
+        request.parameters[ROUTER].string_param = THIS_ROUTER
         return FleetRelay(self.replicas, self.settings, request, self.engine, trace)
 
     async def ready(self) -> bool:
