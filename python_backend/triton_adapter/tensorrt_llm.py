@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,8 @@ from python_backend.wire.stream_mark import StreamMark
 
 _log = logging.getLogger("inflight.tensorrt_llm")
 
+# A request that comes in must not wait for longer than this until the pump lets go of the interpreter.
+_SWITCH_S = 0.0002
 _RESTART_PAUSE_S = 1.0
 _FAILED_RESTARTS_TO_GIVE_UP = 5
 
@@ -60,6 +63,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s tensorrt_llm %(levelname)s %(message)s")
+        sys.setswitchinterval(_SWITCH_S)
         self._parameters = parse_engine_parameters(pb.model_parameters(args))
         self._max_queue_size = pb.max_queue_size(args)
         self._keys = itertools.count(1)
@@ -260,10 +264,11 @@ class TritonPythonModel:
             row = self._running.get(event.key)
             if row is None:
                 continue
-            if event.token_ids and not row.has_begun:
+            is_first = bool(event.token_ids) and not row.has_begun
+            if is_first:
                 row.has_begun = True
                 self._metrics.first_token(row.call.generation.tier, now_ns - row.arrival_ns)
-            self._coalescer.put(event, now_ns, whole=not row.call.streaming)
+            self._coalescer.put(event, now_ns, whole=not row.call.streaming, is_first=is_first)
         if report.gauges is not None:
             self._gauges = report.gauges
             self._metrics.update(self._capacity, report.gauges)

@@ -31,6 +31,9 @@ _log = logging.getLogger("inflight.engine")
 
 # How long the loop listens for commands at a time while all requests wait for their guides.
 _PREPARING_POLL_S = 0.002
+# For how long commands are taken in between two steps, and how long a wait for one is at a time.
+_INTAKE_S = 0.002
+_SLICE_S = 0.001
 # A request may be refused for wanting a senseless number of sequences; so many at most are told.
 _MOST_REFUSALS = 1024
 
@@ -54,16 +57,28 @@ class StepLoop:
             self._report(events)
 
     def _take_commands(self) -> None:
+        """All that are there, or as many as can be taken without a pause that others would notice.
+
+        While the device is busy the first one is waited for: in slices, in case it is done sooner.
+        """
         wait_s = self._patience_s()
-        while self._connection.poll(wait_s):
+        while not self._connection.poll(wait_s):
+            if wait_s is None or (wait_s := self._spare_s()) == 0:
+                return
+        limit_s = time.monotonic() + _INTAKE_S
+        while True:
             self._take(receive_command(self._connection))
-            wait_s = 0
+            if time.monotonic() > limit_s or not self._connection.poll(0):
+                return
 
     def _patience_s(self) -> float | None:
         """How long to listen for commands before the next step; None: until one comes."""
         if not self._runtime.has_work:
             return None
-        return 0 if self._runtime.can_step else _PREPARING_POLL_S
+        return self._spare_s() if self._runtime.can_step else _PREPARING_POLL_S
+
+    def _spare_s(self) -> float:
+        return min(self._runtime.spare_s, _SLICE_S) if self._runtime.can_step else 0
 
     def _take(self, command: Command) -> None:
         if isinstance(command, Submit):

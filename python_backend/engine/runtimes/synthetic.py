@@ -56,6 +56,10 @@ class SyntheticRuntime:
     def can_step(self) -> bool:
         return self.has_work
 
+    @property
+    def spare_s(self) -> float:
+        return 0.0
+
     def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
         if not self._streams:
             self._next_step_s = time.monotonic()

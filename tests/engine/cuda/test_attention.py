@@ -10,13 +10,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from python_backend.engine.cuda.kernels import decode_attention as kernel
 from python_backend.engine.cuda.kernels.decode_attention import (
-    MAX_SPLITS,
+    MAX_PARTS,
+    PART_TOKENS,
     DecodeTiling,
+    Workspace,
     decode_attention,
     decode_splits,
-    partials_size,
+    decode_work,
+    most_work,
 )
 from python_backend.engine.cuda.kernels.prefill_attention import (
     PrefillTiling,
@@ -105,23 +110,32 @@ def check_decode(
     slots = list(range(len(lengths)))[::-1]
     queries = cache.queries(len(slots))
     out = torch.full((len(slots), shape.heads * shape.head_dim), math.nan, device=device, dtype=shape.dtype)
-    size = partials_size(len(slots), shape.heads, shape.head_dim, splits)
-    decode_attention(
-        out,
-        queries,
-        cache.keys,
-        cache.values,
-        cache.tables,
-        torch.tensor(slots, dtype=torch.int32, device=device),
-        torch.tensor([lengths[slot] - 1 for slot in slots], dtype=torch.int32, device=device),
-        shape.scale,
-        shape.window,
-        shape.softcap,
-        splits,
-        torch.full((size,), math.nan, device=device),
-        tiling,
-    )
+    work = cut(len(slots), splits)
+    workspace = Workspace(len(work), shape.heads, shape.kv_heads, shape.head_dim, torch.device(device))
+    workspace.partials.fill_(math.nan)
+    for _ in range(2):  # what the first leaves behind does not disturb the second
+        decode_attention(
+            out,
+            queries,
+            cache.keys,
+            cache.values,
+            cache.tables,
+            torch.tensor(slots, dtype=torch.int32, device=device),
+            torch.tensor([lengths[slot] - 1 for slot in slots], dtype=torch.int32, device=device),
+            torch.from_numpy(work).to(device),
+            workspace,
+            shape.scale,
+            shape.window,
+            shape.softcap,
+            tiling,
+        )
     close(out, [cache.expected(queries[row], slot, lengths[slot] - 1) for row, slot in enumerate(slots)])
+
+
+def cut(rows: int, parts: int) -> NDArray[np.int32]:
+    """Work in which every row has so many parts, and that has two items of nobody."""
+    found = [(row, part, parts) for row in range(rows) for part in range(parts)]
+    return np.array([*found, (-1, -1, -1), (-1, -1, -1)], np.int32)
 
 
 def check_prefill(
@@ -206,11 +220,11 @@ def test_decode_rows_may_share_the_dummy_slot(device: str) -> None:
         cache.tables,
         slots,
         positions,
+        torch.from_numpy(cut(3, 1)).to(device),
+        Workspace(5, shape.heads, shape.kv_heads, shape.head_dim, torch.device(device)),
         shape.scale,
         None,
         None,
-        1,
-        out,
     )
     close(out, [cache.expected(queries[0], 0, 29), *(cache.expected(queries[row], 1, 0) for row in (1, 2))])
 
@@ -295,11 +309,41 @@ def test_prefill_equals_attention_written_out(
 
 
 def test_attention_over_few_rows_is_split_and_over_many_is_not() -> None:
-    assert decode_splits(1, 8) == MAX_SPLITS
-    assert decode_splits(16, 8) == 2
-    assert decode_splits(32, 8) == 1
-    assert decode_splits(256, 8) == 1
-    assert partials_size(256, 32, 128, splits=1) == 0
+    assert [decode_splits(rows, 8) for rows in (1, 16, 32, 256)] == [MAX_PARTS, 2, 1, 1]
+
+
+def test_a_long_context_among_short_ones_is_cut_into_parts_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel, "decode_splits", decode_splits)  # other tests have fewer
+    positions = np.array([100_000, *[600] * 31], np.int32)
+    work = decode_work(np.arange(32, dtype=np.int32), positions, 8, most_work(32, 8, 200_000))
+    parts = {row: int(count) for row, _, count in work.tolist() if row >= 0}
+    assert parts[0] == -(-100_001 // PART_TOKENS)
+    assert {parts[row] for row in range(1, 32)} == {1}
+
+
+@given(
+    st.lists(st.integers(0, 300_000), min_size=1, max_size=80),
+    st.sampled_from([1, 2, 8, 32]),
+    st.integers(1, 2_000_000),
+)
+def test_decode_work_names_every_part_of_every_row_once_and_fits_its_list(
+    positions: list[int], kv_heads: int, cached_tokens: int
+) -> None:
+    size = most_work(len(positions), kv_heads, cached_tokens)
+    rows = np.arange(len(positions), dtype=np.int32)
+    work = decode_work(rows, np.array(positions, np.int32), kv_heads, size)
+    assert work.shape == (size, 3)
+    told = work[work[:, 0] >= 0].tolist()
+    assert told == work[: len(told)].tolist()
+    found = dict[int, int]()
+    for row, part, parts in told:
+        assert part == found.get(row, 0)
+        assert 1 <= parts <= MAX_PARTS
+        found[row] = part + 1
+    assert found == {row: parts for row, _, parts in told}
+    assert sorted(found) == rows.tolist()
 
 
 def test_prefill_tiles_cover_each_query_once_and_begin_with_the_longest_contexts() -> None:

@@ -43,6 +43,7 @@ class NotingRuntime:
     keys: set[int] = field(default_factory=set)
     ended: list[int] = field(default_factory=list)
     steps: int = 0
+    spares_s: list[float] = field(default_factory=list)
 
     def describe(self) -> Ready:
         return Ready(100, 10, 10, 8, 64)
@@ -54,6 +55,10 @@ class NotingRuntime:
     @property
     def can_step(self) -> bool:
         return not self.is_preparing or bool(self.ended)
+
+    @property
+    def spare_s(self) -> float:
+        return self.spares_s.pop(0) if self.spares_s else 0.0
 
     def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
         if request.max_new_tokens < 1:

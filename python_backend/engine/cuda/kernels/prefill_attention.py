@@ -236,6 +236,8 @@ def _prefill(
     CAPPED: tl.constexpr,
 ):
     chunk = tl.load(tiles + tl.program_id(0) * 2)
+    if chunk < 0:  # the list is only filled up
+        return
     first_query = tl.load(tiles + tl.program_id(0) * 2 + 1)
     kv_head = tl.program_id(1)
     first_row = tl.load(chunk_first_rows + chunk)

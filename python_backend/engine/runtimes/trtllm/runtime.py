@@ -96,6 +96,10 @@ class LlmRuntime:
     def can_step(self) -> bool:
         return self.has_work
 
+    @property
+    def spare_s(self) -> float:
+        return 0.0
+
     def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
         if key in self._sequences:
             raise ValueError(f"key {key} is already in use")
