@@ -221,9 +221,10 @@ class Assembly:
         if self._settings.redis_url:
             board = open_board(self._settings.redis_url, self._tenancy.deployment)
             sync = PeerSync(board, self._tenancy.ledger, gates, self._peer_loads)
-            self._events = SharedEventLog(board.link, sync.name, self._events_kept)
+            shared = self._events = SharedEventLog(board.link, sync.name, self._events_kept)
             await sync.swap()
             self._run(sync.run())
+            self._closing.push_async_callback(shared.close)
         self._metrics.expose(PeerMetrics(sync))
 
     # The path

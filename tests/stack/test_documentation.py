@@ -57,7 +57,7 @@ def test_the_documented_triton_curl_is_answered(stack: RunningStack) -> None:
     assert '"text_output":' in run(["bash", "-c", at(stack, curl)])
 
 
-PAGES = ["contract", "api", "batches", "conversations", "triton-clients"]
+PAGES = ["contract", "api", "batches", "conversations", "resume", "triton-clients"]
 
 
 @pytest.mark.parametrize("page", [f"docs/{page}.md" for page in PAGES])

@@ -289,6 +289,11 @@ class SharedEventLog:
             fields = {**claim_entry(self._router, claim), END: GONE}
             self.write(_Write(last, "1-1", fields, lambda: None))
 
+    async def close(self) -> None:
+        """When nothing more will come: what has is in Redis, if that is there."""
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing], timeout=_LOOKS_S)
+
     # What is written, in order
 
     def write(self, write: _Write) -> None:

@@ -48,7 +48,6 @@ class Pair:
     first: RunningRouter
     second: RunningRouter
     client: Redis
-    redis: RedisServer
 
     def lives(self, name: str) -> None:
         self.client.set(f"inflight:test:{name}", b"")
@@ -89,7 +88,7 @@ async def pair(redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             routers.append(await closing.enter_async_context(running_router(data_dir=tmp_path, events=log)))
         client = closing.enter_context(Redis.from_url(redis.url))
         client.flushall()
-        made = Pair(*routers, client, redis)
+        made = Pair(routers[0], routers[1], client)
         made.lives("first")
         made.lives("second")
         yield made
