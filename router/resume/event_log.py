@@ -199,7 +199,8 @@ class MemoryEventLog:
         self.limits = limits or LogLimits()
         self._on_evicted = on_evicted
         self._kept: dict[str, _Kept] = {}
-        self._ended: dict[str, dict[str, _Kept]] = {}  # by tenant, as they ended
+        self._ended: dict[str, _Kept] = {}  # in the order in which they did
+        self._ended_of: dict[str, dict[str, _Kept]] = {}  # the same, by tenant
         self._held: Counter[str] = Counter()  # bytes, by tenant
         self._held_in_all = 0
 
@@ -243,13 +244,16 @@ class MemoryEventLog:
         if self._kept.get(kept.name) is kept:
             del self._kept[kept.name]
             self._hold(kept, -kept.size_bytes)
-            of_tenant = self._ended.get(kept.tenant, {})
-            if of_tenant.pop(kept.name, None) is not None and not of_tenant:
-                del self._ended[kept.tenant]
+            if self._ended.pop(kept.name, None) is not None:
+                of_tenant = self._ended_of[kept.tenant]
+                del of_tenant[kept.name]
+                if not of_tenant:
+                    del self._ended_of[kept.tenant]
 
     def ended(self, kept: _Kept) -> None:
         if self._kept.get(kept.name) is kept:
-            self._ended.setdefault(kept.tenant, {})[kept.name] = kept
+            self._ended[kept.name] = kept
+            self._ended_of.setdefault(kept.tenant, {})[kept.name] = kept
 
     def make_room(self, kept: _Kept, more_bytes: int) -> None:
         """For so many more of one answer: others that have ended go for it, and without them this one."""
@@ -257,7 +261,7 @@ class MemoryEventLog:
         while (
             is_own := self._held[tenant] + more_bytes > limits.bytes_per_tenant
         ) or self._held_in_all + more_bytes > limits.bytes_in_all:
-            oldest = self._oldest(tenant if is_own else None)
+            oldest = _first(self._ended_of.get(tenant, {}) if is_own else self._ended)
             if oldest is None:
                 self._hold(kept, -kept.size_bytes)
                 kept.drop()
@@ -269,15 +273,8 @@ class MemoryEventLog:
 
     def _forget_expired(self) -> None:
         expired_s = self.clock() - self.limits.kept_s
-        for tenant in [*self._ended]:
-            while (oldest := self._oldest(tenant)) is not None and (oldest.ended_s or 0.0) < expired_s:
-                self.forget(oldest.name)
-
-    def _oldest(self, tenant: str | None) -> _Kept | None:
-        """Of those that have ended, of one tenant or of all."""
-        queues = self._ended.values() if tenant is None else [self._ended.get(tenant, {})]
-        first = [next(iter(queue.values())) for queue in queues if queue]
-        return min(first, key=lambda kept: kept.ended_s or 0.0, default=None)
+        while (oldest := _first(self._ended)) is not None and (oldest.ended_s or 0.0) < expired_s:
+            self.forget(oldest.name)
 
     def _hold(self, kept: _Kept, more_bytes: int) -> None:
         kept.size_bytes += more_bytes
@@ -285,6 +282,10 @@ class MemoryEventLog:
         self._held[kept.tenant] += more_bytes
         if not self._held[kept.tenant]:
             del self._held[kept.tenant]
+
+
+def _first(queue: dict[str, _Kept]) -> _Kept | None:
+    return next(iter(queue.values()), None)
 
 
 async def _follow(kept: _Kept, reader: _Reader) -> AsyncIterator[Sequence[bytes]]:

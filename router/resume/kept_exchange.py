@@ -139,7 +139,7 @@ class KeptExchange(Exchange):
         if self._retelling is None:
             self._sink.add(news)
             return
-        self._retelling.has_begun = True
+        self._retelling.has_begun = self._retelling.has_begun or self.status < 400
         if news:
             self._sink.add(news, self._retelling.take_news())
 

@@ -137,6 +137,7 @@ class SharedEventLog:
         self._owed_bytes = 0
         self._flushing: asyncio.Task[None] | None = None
         self._is_away = False
+        self._asked_again_s = 0.0  # until then nobody waits for a Redis that is away
 
     def key_of(self, name: str) -> str:
         return f"{self._link.prefix}answer:{name}"
@@ -151,6 +152,8 @@ class SharedEventLog:
         return sink
 
     async def claim(self, tenant: str, name: str, claim: Claim) -> Claimed:
+        if self._clock() < self._asked_again_s:
+            return await self.memory.claim(tenant, name, claim)
         lock = self._claiming.setdefault(name, asyncio.Lock())
         try:
             async with lock:
@@ -384,3 +387,4 @@ class SharedEventLog:
         if not self._is_away:
             log.warning("answers are kept in this router alone, not in Redis: %s", error)
         self._is_away = True
+        self._asked_again_s = self._clock() + _PAUSE_S

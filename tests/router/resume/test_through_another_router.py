@@ -190,6 +190,21 @@ async def test_another_answer_than_the_one_that_was_told_is_an_error(pair: Pair)
     assert rest.content.startswith(b'data: {"error"')
 
 
+async def test_a_background_response_whose_router_died_is_made_by_who_is_asked_for_it_again(
+    pair: Pair,
+) -> None:
+    hold(pair.first, *TEXTS[:2])
+    pair.second.pipeline.script = lambda call: words(*TEXTS)
+    seen = await pair.begin("/v1/responses", events=6, background=True)
+    response_id = seen.decode().split('"id":"resp_')[1].split('"')[0]
+    pair.dies()
+    again = await pair.again("/v1/responses", background=True)
+    assert again.content.startswith(seen)
+    stored = await pair.second.http.get(f"/v1/responses/resp_{response_id}")
+    assert stored.json()["status"] == "completed"
+    assert stored.json()["output"][0]["content"][0]["text"] == "Hello world, and more!"
+
+
 async def test_streams_go_on_while_redis_is_away_and_are_kept_there_when_it_is_back(
     pair: Pair, redis: RedisServer
 ) -> None:
