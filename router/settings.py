@@ -103,6 +103,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     prompt_log_dir: str = ""
     prompt_log_days: Annotated[int, Meta(ge=0)] = 30
     retention_days: Annotated[int, Meta(ge=0)] = 0
+    # The audit log and the history of releases.
+    history_days: Annotated[int, Meta(ge=0)] = 0
     # How long requests wait for a model that is being loaded again, and how long one may say nothing at all
     # before it is looked into.
     revive_wait_s: Annotated[float, Meta(ge=0, le=600)] = 30.0

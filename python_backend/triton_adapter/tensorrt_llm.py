@@ -254,6 +254,8 @@ class TritonPythonModel:
                     break
         except EOFError:
             return False
+        if self._engine.end_if_hung(owes_answers=bool(self._running)):
+            _log.error("the engine process hangs: none of its threads has run for seconds; it is killed")
         if pending := self._coalescer.take():
             self._respond(pending)
         return True
