@@ -62,9 +62,7 @@ def test_files_of_a_private_checkout_can_be_read_by_containers(folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "earlier", ["user default on #0 ~* &* +@all
-", "user default on #0 ~inflight:* -@all +set
-"]
+    "earlier", ["user default on #0 ~* &* +@all\n", "user default on #0 ~inflight:* -@all +set\n"]
 )
 def test_the_user_of_routers_in_redis_may_do_what_they_do_and_no_more(folder: Path, earlier: str) -> None:
     acl_file = folder / "deploy" / "compose" / "secrets" / "redis_acl"
