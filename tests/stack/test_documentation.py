@@ -68,7 +68,7 @@ def run_here(program: CodeType) -> None:
         gc.collect()
 
 
-PAGES = ["contract", "api", "batches", "conversations", "triton-clients"]
+PAGES = ["contract", "api", "batches", "conversations", "resume", "triton-clients"]
 
 
 @pytest.mark.parametrize("page", [f"docs/{page}.md" for page in PAGES])
