@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from benchmarks.safetensors_file import random_fill, write_safetensors
 
-
 # As Llama 2 has it: guides know what such tokens write.
 _SPELLING: dict[str, Any] = {
     "type": "Sequence",

@@ -100,7 +100,7 @@ class Arena:
         return Counter({kind: len(found) for kind, found in self.by_kind().items()})
 
     def spool_files(self) -> int:
-        return len(list(self.folder.glob("*/spool/*")))
+        return len(list(self.folder.glob("state/spool/**/*.usage")))
 
 
 def kind_of(process: psutil.Process) -> str | None:
@@ -176,7 +176,7 @@ async def arena(folder: Path, order: Order) -> AsyncIterator[Arena]:
     """Ready; gone with everything that belongs to it when the block is left."""
     async with AsyncExitStack() as closing:
         backing, missing = _backing(order.needs, closing)
-        state = folder / "router-0"
+        state = folder / "state"
         postgres, redis = backing.get("postgres"), backing.get("redis")
         store_url = postgres.url if postgres else f"sqlite:///{folder / 'store.db'}"
         keys, tenants = await asyncio.to_thread(_register, state, store_url)
@@ -199,8 +199,6 @@ async def arena(folder: Path, order: Order) -> AsyncIterator[Arena]:
             **settings,
             "port": port,
             "grpc_port": -1,
-            "state_dir": str(folder / "router-1"),
-            "pepper_file": str(state / "pepper"),
             "triton_servers": [{"url": f"unix:{each.path}"} for each in sockets],
         }
         (folder / "second.toml").write_text(to_toml(second_settings))
@@ -280,7 +278,7 @@ def _register(state: Path, store_url: str) -> tuple[dict[str, str], dict[str, st
 
 def set_price(arena: Arena) -> None:
     """One micro-dollar a token, prompt or answer."""
-    with open_administration(arena.folder / "router-0", arena.store_url) as admin:
+    with open_administration(arena.folder / "state", arena.store_url) as admin:
         admin.set_price(SYSTEM, Price(arena.model, _PRICE, _PRICE, _PRICE))
 
 

@@ -61,7 +61,7 @@ class Campaign:
 
     async def run(self, episodes: Iterable[Episode], until_s: float) -> list[EpisodeResult]:
         """As many as begin before `until_s`, on the clock of `time.monotonic`."""
-        settings = tenancy_settings(self.arena.folder / "router-0", self.arena.store_url)
+        settings = tenancy_settings(self.arena.folder / "state", self.arena.store_url)
         results = []
         with open_store(settings) as store:
             async with aiohttp.ClientSession() as session:
