@@ -13,6 +13,8 @@ from router.routing.hedged_attempt import HedgedAttempt
 from router.triton.client import TritonGeneration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.core.generation import Delta, GenerationCall
     from router.routing.generation import FleetPipeline
     from router.routing.hedging import Hedges
@@ -39,8 +41,10 @@ class HedgedGeneration(FleetGeneration):
 
     __slots__ = ("_asked_s", "_hedges", "_prompt_tokens", "_rival")
 
-    def __init__(self, pipeline: FleetPipeline, call: GenerationCall, hedges: Hedges) -> None:
-        super().__init__(pipeline, call)
+    def __init__(
+        self, pipeline: FleetPipeline, call: GenerationCall, told: Sequence[Delta] = (), *, hedges: Hedges
+    ) -> None:
+        super().__init__(pipeline, call, told)
         self._hedges = hedges
         self._prompt_tokens = self._tokens - self._expected
         self._asked_s = 0.0
@@ -48,7 +52,7 @@ class HedgedGeneration(FleetGeneration):
 
     def _open(self, replica: Replica, number: int) -> TritonGeneration:
         attempt = super()._open(replica, number)
-        if number > 1:
+        if number > 1 or self._has_told:
             return attempt
         self._asked_s = time.monotonic()
         self._hedges.requested()
