@@ -23,6 +23,7 @@ from launcher.stack.stubs import STUB_NAME
 from launcher.tether import tethered
 from launcher.toml import to_toml
 from loadtest.chaos.links import Address, Link
+from loadtest.chaos.plan import FLOODING
 from router.core.tenant import Limits, Price, Role
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
 ENGINE_PROGRAM = "python_backend.engine.process.main"
 ROUTER_PROGRAM = "-m router "
-# The tenants of the load, the one that floods, and the one whose money runs out.
-USUAL, FLOODING, POOR = "acme", "flood", "poor"
+# The tenant of the load, and the one whose money runs out.
+USUAL, POOR = "acme", "poor"
 BUDGET = 40_000  # in micro-dollars, at one for each token
 _PRICE = 1_000_000
 _LIBFAKETIME = ("libfaketime.so.1", "libfaketime.so")
