@@ -92,7 +92,7 @@ class Assembly:
         self._tenancy = tenancy
         self._closing = closing
         self._releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
-        self._fleet_settings = FleetSettings(settings.revive_wait_s)
+        self._fleet_settings = FleetSettings(settings.revive_wait_s, settings.hedge_percent)
         self._store = StoreAccess(tenancy.store)
         closing.callback(self._store.close)
         self._prompt_log = _open_prompt_log(settings)

@@ -183,6 +183,7 @@ LAYERS: dict[str, dict[str, set[str]]] = {
 }
 # What decides: values in, value out. Beside our own values it may import the standard library alone.
 DECISIONS = (
+    "loadtest/chaos/sheet.py",
     "loadtest/shapes/curves.py",
     "python_backend/costs",
     "python_backend/engine/scheduling",
@@ -227,6 +228,7 @@ DECISIONS = (
     "router/core/trace.py",
     "router/http/body_shares.py",
     "router/request/web_pages.py",
+    "router/routing/hedging.py",
     "router/routing/replay.py",
     "router/routing/replica_choice.py",
     "router/routing/split.py",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from loadtest.chaos.plan import Episode
-from loadtest.chaos.sheet import is_turned_away
+from loadtest.chaos.plan import FLOODING, Episode
+from loadtest.chaos.sheet import is_turned_away, silence_s
 from loadtest.results import RequestResult
 
 
@@ -28,11 +28,9 @@ class EpisodeResult:
 
     @property
     def longest_silence_s(self) -> float:
-        """In which somebody heard nothing of an answer that came whole in the end."""
-        waits = [
-            max(each.first_token_s or 0.0, each.longest_gap_s) for each in self.requests if each.is_answered
-        ]
-        return max(waits, default=0.0)
+        """In which somebody, but for who floods, heard nothing of an answer that came whole in the end."""
+        others = (each for each in self.requests if each.is_answered and each.tenant != FLOODING)
+        return max(map(silence_s, others), default=0.0)
 
 
 def outcome_of(result: RequestResult) -> str:

@@ -24,6 +24,7 @@ class Fault:
     of: str = ""
 
 
+FLOODING = "flood"  # the fault, and the tenant that does it
 FROZEN_S = (2.0, 8.0)
 AWAY_S = (2.0, 6.0)
 CATALOGUE = {
@@ -58,7 +59,7 @@ CATALOGUE = {
         Fault("freeze-redis", "Redis is stopped, and goes on later", AWAY_S, of="redis"),
         Fault("skew-clock", "the clock of a router jumps by an hour, and back", AWAY_S, of="faketime"),
         Fault("broken-release", "a release that cannot be loaded is to be loaded"),
-        Fault("flood", "one tenant sends ten times as much as all others", AWAY_S),
+        Fault(FLOODING, "one tenant sends ten times as much as all others", AWAY_S),
     )
 }
 

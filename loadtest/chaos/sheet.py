@@ -57,6 +57,18 @@ def of_answers(results: Sequence[RequestResult], texts: Mapping[str, str], may_c
             yield f"{name} failed: {result.error or f'{result.completion_tokens} tokens'}"
 
 
+def silence_s(result: RequestResult) -> float:
+    """The longest time in which nothing was heard of it."""
+    return max(result.first_token_s or 0.0, result.longest_gap_s)
+
+
+def of_waits(results: Sequence[RequestResult], flooding: str, limit_s: float) -> Iterator[str]:
+    """Nobody but who floods waits longer than the limit for the next token."""
+    longest = max((each for each in results if each.tenant != flooding), key=silence_s, default=None)
+    if longest is not None and silence_s(longest) > limit_s:
+        yield f"{longest.request_id} heard nothing for {silence_s(longest):.0f} s"
+
+
 def of_money(results: Sequence[RequestResult], money: Money, may_cut: bool) -> Iterator[str]:
     """What clients were told is what was billed, once; nobody is billed for what nobody asked."""
     known = {result.request_id for result in results}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from router.core.manifest import Kind, Manifest
 from router.routing.chat_template import load_template
 from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults
 from router.routing.generation import FleetPipeline
+from router.routing.hedged_generation import HedgedGeneration
+from router.routing.hedging import Hedges
 from router.routing.inference import FleetEmbedder, FleetTensors
 from router.routing.models import Served, ServedModel, ServedTensors, TensorContract, TensorPort
 from router.routing.shared_prefixes import SharedPrefixes
@@ -89,7 +92,7 @@ class Builder:
         def make(replicas: ReplicaSet) -> ServedModel:
             return ServedModel(
                 manifest.model,
-                FleetPipeline(replicas, context_tokens, self._settings, shared),
+                _pipeline(replicas, context_tokens, self._settings, shared),
                 template,
                 defaults,
                 context_tokens,
@@ -164,3 +167,14 @@ def _tensor(given: Any, what: str) -> Tensor:
         raise ValueError(f"{what} '{given.name}': a name and a data_type are needed")
     dtype = "BYTES" if kind == "STRING" else kind
     return Tensor(given.name, dtype, tuple(given.dims), optional=bool(getattr(given, "optional", False)))
+
+
+def _pipeline(
+    replicas: ReplicaSet, context_tokens: int, settings: FleetSettings, shared: SharedPrefixes
+) -> FleetPipeline:
+    """With second requests for late first tokens, where they are wanted and there is a second replica."""
+    if not settings.hedge_percent or replicas.only is not None:
+        return FleetPipeline(replicas, context_tokens, settings, shared)
+    replicas.hedges = replicas.hedges or Hedges(settings.hedge_percent)
+    generation = partial(HedgedGeneration, hedges=replicas.hedges)
+    return FleetPipeline(replicas, context_tokens, settings, shared, generation)

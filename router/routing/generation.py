@@ -31,7 +31,7 @@ from router.triton.failures import UNAVAILABLE, TritonError
 from router.triton.messages import THIS_ROUTER, GenerateRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from router.core.trace import Trace
     from router.routing.shared_prefixes import SharedPrefixes
@@ -225,8 +225,10 @@ class FleetPipeline:
         context_tokens: int,
         settings: FleetSettings,
         shared_prefixes: SharedPrefixes | None = None,
+        generation: Callable[[FleetPipeline, GenerationCall, Sequence[Delta]], FleetGeneration] | None = None,
     ) -> None:
         self.replicas = replicas
+        self._generation = generation or FleetGeneration
         self._shared_prefixes = shared_prefixes or None  # none are named, as a rule
         self.context_tokens = context_tokens
         self.expected_tokens = answer_tokens(context_tokens, context_tokens)
@@ -240,7 +242,7 @@ class FleetPipeline:
             call = msgspec.structs.replace(call, shared_prefix=shared)
         if self.replicas.poisons is not None and self.replicas.poisons.has(digest(call), time.monotonic()):
             raise InflightError(ErrorKind.INTERNAL, _POISON)
-        return FleetGeneration(self, call, told)
+        return self._generation(self, call, told)
 
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
         """For a request that somebody else built; the model that it names is filled in."""

@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from router.core.generation import Failure
+from router.routing.hedging import Hedges
 from router.routing.replay import Poisons, RetryBudget
 from router.routing.replica_choice import Health, choose
 
@@ -142,6 +143,12 @@ class Replica:
         if not self._works:
             self.busy_since_s = inf
 
+    def hand_over(self, work: Work, to: Work) -> None:
+        """What is under way for one is from now on the other's."""
+        self._works.remove(work)
+        self._works.add(to)
+        to.outstanding_tokens, work.outstanding_tokens = work.outstanding_tokens, 0
+
     def answered(self, now_s: float, began_s: float | None = None) -> None:
         """A request that began then, or now, has an answer."""
         self.last_progress_s = now_s
@@ -190,6 +197,7 @@ class ReplicaSet:
         self.only: Replica | None = None  # where there is no choice
         self.budget = RetryBudget()
         self.poisons: Poisons | None = None  # nearly always
+        self.hedges: Hedges | None = None  # where that was asked for
         self.retries = 0
         self.replays = 0
         self._clock = clock
@@ -329,9 +337,11 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """`revive_wait_s` is how long a request waits for a replica that is being brought back."""
+    """`revive_wait_s` is how long a request waits for a replica that is being brought back, `hedge_percent`
+    how many requests may be sent to a second replica because their first token is late."""
 
     revive_wait_s: float = 30.0
+    hedge_percent: float = 0.0
 
 
 # Replicas that failed by their own doing, and when they were asked.

@@ -39,6 +39,9 @@ class FleetMetrics(Collector):
         replays = CounterMetricFamily(
             "inflight_replays", "Answers generated again after their replica failed.", labels=_RELEASE
         )
+        hedges = CounterMetricFamily(
+            "inflight_hedges", "Requests sent to a second replica for a late first token.", labels=_RELEASE
+        )
         up = GaugeMetricFamily("inflight_replica_up", "1 while requests are sent to it.", labels=_REPLICA)
         outstanding = GaugeMetricFamily(
             "inflight_replica_outstanding_tokens", "Estimated tokens in flight there.", labels=_REPLICA
@@ -55,13 +58,14 @@ class FleetMetrics(Collector):
             release = (each.manifest.model, str(each.manifest.version))
             retries.add_metric(release, each.retries)
             replays.add_metric(release, each.replays)
+            hedges.add_metric(release, 0 if each.hedges is None else each.hedges.begun)
             for replica in each.replicas:
                 labels = (*release, replica.name)
                 up.add_metric(labels, replica.is_up)
                 outstanding.add_metric(labels, replica.outstanding_tokens)
                 sent.add_metric(labels, replica.begun)
                 revivals.add_metric(labels, replica.revivals)
-        yield from (retries, replays, up, outstanding, sent, revivals)
+        yield from (retries, replays, hedges, up, outstanding, sent, revivals)
 
 
 _OBJECTIVE = ("model", "tier", "metric")

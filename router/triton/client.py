@@ -193,9 +193,7 @@ class TritonGeneration:
             if self._stop_asked:
                 self._over = True
                 return Delta("", finish="cancelled")
-            call = self._triton_call = self._connection.infer_bytes(self._request)
-            call.on_end(self._end)
-            self.more = call.arrival
+            call = self.begin()
             if not call.ended:
                 return None
         reader = self._reader
@@ -212,6 +210,13 @@ class TritonGeneration:
             self._over = True
             raise self._outcome(call.error)
         return None
+
+    def begin(self) -> Call:
+        """Once; for who does not take at once, else the first `take` does it."""
+        call = self._triton_call = self._connection.infer_bytes(self._request)
+        call.on_end(self._end)
+        self.more = call.arrival
+        return call
 
     def abandon(self) -> None:
         """Nobody reads on. Triton must be able to come to the end, where a stop sees it."""

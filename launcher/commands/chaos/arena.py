@@ -23,6 +23,7 @@ from launcher.stack.stubs import STUB_NAME
 from launcher.tether import tethered
 from launcher.toml import to_toml
 from loadtest.chaos.links import Address, Link
+from loadtest.chaos.plan import FLOODING
 from router.core.tenant import Limits, Price, Role
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 
 ENGINE_PROGRAM = "python_backend.engine.process.main"
 ROUTER_PROGRAM = "-m router "
-# The tenants of the load, the one that floods, and the one whose money runs out.
-USUAL, FLOODING, POOR = "acme", "flood", "poor"
+# The tenant of the load, and the one whose money runs out.
+USUAL, POOR = "acme", "poor"
 BUDGET = 40_000  # in micro-dollars, at one for each token
 _PRICE = 1_000_000
 _LIBFAKETIME = ("libfaketime.so.1", "libfaketime.so")
@@ -100,7 +101,7 @@ class Arena:
         return Counter({kind: len(found) for kind, found in self.by_kind().items()})
 
     def spool_files(self) -> int:
-        return len(list(self.folder.glob("*/spool/*")))
+        return len(list(self.folder.glob("state/spool/**/*.usage")))
 
 
 def kind_of(process: psutil.Process) -> str | None:
@@ -176,7 +177,7 @@ async def arena(folder: Path, order: Order) -> AsyncIterator[Arena]:
     """Ready; gone with everything that belongs to it when the block is left."""
     async with AsyncExitStack() as closing:
         backing, missing = _backing(order.needs, closing)
-        state = folder / "router-0"
+        state = folder / "state"
         postgres, redis = backing.get("postgres"), backing.get("redis")
         store_url = postgres.url if postgres else f"sqlite:///{folder / 'store.db'}"
         keys, tenants = await asyncio.to_thread(_register, state, store_url)
@@ -199,8 +200,6 @@ async def arena(folder: Path, order: Order) -> AsyncIterator[Arena]:
             **settings,
             "port": port,
             "grpc_port": -1,
-            "state_dir": str(folder / "router-1"),
-            "pepper_file": str(state / "pepper"),
             "triton_servers": [{"url": f"unix:{each.path}"} for each in sockets],
         }
         (folder / "second.toml").write_text(to_toml(second_settings))
@@ -280,7 +279,7 @@ def _register(state: Path, store_url: str) -> tuple[dict[str, str], dict[str, st
 
 def set_price(arena: Arena) -> None:
     """One micro-dollar a token, prompt or answer."""
-    with open_administration(arena.folder / "router-0", arena.store_url) as admin:
+    with open_administration(arena.folder / "state", arena.store_url) as admin:
         admin.set_price(SYSTEM, Price(arena.model, _PRICE, _PRICE, _PRICE))
 
 

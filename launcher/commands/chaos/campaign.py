@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from launcher.commands.chaos.arena import FLOODING, POOR, USUAL, set_price
+from launcher.commands.chaos.arena import POOR, USUAL, set_price
 from launcher.commands.chaos.damaged_release import NotNoticed
 from launcher.commands.chaos.observation import NotThere, Observer
 from launcher.commands.chaos.strikes import strike
 from loadtest.chaos.episode import EpisodeResult
-from loadtest.chaos.sheet import Condition, of_answers, of_condition, of_money
+from loadtest.chaos.plan import FLOODING
+from loadtest.chaos.sheet import Condition, of_answers, of_condition, of_money, of_waits
 from loadtest.replay.plan import PlannedRequest
 from loadtest.replay.sender import Target, play
 from router.store.database import StoreAway
@@ -61,7 +62,7 @@ class Campaign:
 
     async def run(self, episodes: Iterable[Episode], until_s: float) -> list[EpisodeResult]:
         """As many as begin before `until_s`, on the clock of `time.monotonic`."""
-        settings = tenancy_settings(self.arena.folder / "router-0", self.arena.store_url)
+        settings = tenancy_settings(self.arena.folder / "state", self.arena.store_url)
         results = []
         with open_store(settings) as store:
             async with aiohttp.ClientSession() as session:
@@ -147,7 +148,8 @@ class Campaign:
         with suppress(*StoreAway):
             self._billed |= (await asyncio.to_thread(observer.money, self._billed)).billed.keys()
         answers = of_answers(result.requests, self.texts, result.episode.may_cut)
-        result.violations += [*open_points, *answers]
+        waits = of_waits(result.requests, FLOODING, self.load.recovery_limit_s)
+        result.violations += [*open_points, *answers, *waits]
 
     async def _open_points(
         self, result: EpisodeResult, observer: Observer, before: Condition
@@ -171,7 +173,7 @@ class Campaign:
         ]
         plan += [self._request(second + 0.5, second, POOR) for second in range(int(lasts_s))]
         for blow in episode.strikes:
-            if blow.fault.name == "flood":
+            if blow.fault.name == FLOODING:
                 flood = int(self.load.per_s * _FLOOD_FACTOR * blow.holds_s)
                 plan += [
                     self._request(blow.at_s + number / flood * blow.holds_s, number, FLOODING)

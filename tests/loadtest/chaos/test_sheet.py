@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.chaos.sheet import SPARE_FILES, Condition, Money, of_answers, of_condition, of_money
+from loadtest.chaos.sheet import SPARE_FILES, Condition, Money, of_answers, of_condition, of_money, of_waits
 from loadtest.results import RequestResult
 
 SPARING, CUTTING = False, True  # whether answers may be cut
@@ -106,3 +106,10 @@ def test_what_is_left_behind_or_missing_is_a_violation(changed: dict[str, object
 def test_a_stack_at_rest_is_clean_and_may_keep_regions_of_killed_models() -> None:
     assert not list(of_condition(REST, REST))
     assert not list(of_condition(REST, replace(REST, regions=10, left_regions=2)))
+
+
+def test_nobody_but_who_floods_may_wait_longer_than_the_limit() -> None:
+    late = [answer(tenant="flood", first_token_s=90.0), answer(tenant="acme", first_token_s=1.0)]
+    assert not list(of_waits(late, "flood", 60.0))
+    (found,) = of_waits([*late, answer(tenant="acme", longest_gap_s=61.0)], "flood", 60.0)
+    assert "heard nothing for 61 s" in found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -9,12 +11,24 @@ from alembic.runtime.migration import MigrationContext
 from router.store import migrate
 from router.store.database import Store
 from router.store.schema import METADATA
+from router.tenants.keys import fingerprint
 from tests.router.store.samples import fill, rows_of
+from tests.router.tenants.values import PEPPER
 
 KNOWN = migrate.revisions()
 
 
-def test_a_store_goes_down_to_every_earlier_version_and_up_from_it_with_its_rows(store: Store) -> None:
+@pytest.fixture
+def own_store(empty_store_url: str) -> Iterator[Store]:
+    """Not the one that tests on PostgreSQL share: its schema changes."""
+    store = Store(empty_store_url)
+    store.prepare(fingerprint(PEPPER))
+    yield store
+    store.close()
+
+
+def test_a_store_goes_down_to_every_earlier_version_and_up_from_it_with_its_rows(own_store: Store) -> None:
+    store = own_store
     fill(store)
     rows = {KNOWN[-1]: rows_of(store)}
     for version in reversed(KNOWN[:-1]):
@@ -33,7 +47,8 @@ def test_a_store_goes_down_to_every_earlier_version_and_up_from_it_with_its_rows
     assert rows_of(store) == rows[KNOWN[0]]
 
 
-def test_a_downgrade_to_what_is_not_known_or_newer_is_refused(store: Store) -> None:
+def test_a_downgrade_to_what_is_not_known_or_newer_is_refused(own_store: Store) -> None:
+    store = own_store
     migrate.downgrade(store.engine, KNOWN[-2])
     with pytest.raises(migrate.SchemaError, match=r"there is no schema 9999; there are 0001, "):
         migrate.downgrade(store.engine, "9999")
