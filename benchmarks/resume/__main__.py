@@ -26,8 +26,8 @@ def main() -> None:
     parser.add_argument("--costs-only", action="store_true", help="only what a chunk costs")
     asked = parser.parse_args()
     with running_redis() as redis:
-        for how, cost_us in uvloop.run(chunk_costs.measure(redis.url)).items():
-            print(f"a chunk {how:24} {cost_us:6.1f} us")
+        for how, streams, cost_us in uvloop.run(chunk_costs.measure(redis.url)):
+            print(f"a chunk {how:24} {streams:2} streams at once {cost_us:6.1f} us")
         if asked.costs_only:
             return
         usual = StackSettings()
