@@ -13,8 +13,9 @@ from router.core.generation import Delta
 from router.core.record import Record
 from router.http.exchange import Exchange, Request
 from router.openai.dialects import ChatDialect
-from router.resume.event_log import EventLog, MemoryEventLog
+from router.resume.event_log import EventLog
 from router.resume.keyed_requests import KeyedRequests
+from router.resume.memory_log import MemoryEventLog
 
 CHUNKS = 500
 _ROUNDS = 7
