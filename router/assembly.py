@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ from router.request.token_counting import Tokenizers
 from router.resume.memory_log import LogLimits, MemoryEventLog
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
+from router.routing.discovery import Discovery, Sought, place_of
 from router.routing.generation import FleetPipeline
 from router.routing.models import Published, Registry
 from router.routing.replicas import Fleet, FleetSettings
@@ -59,6 +61,8 @@ from router.telemetry.collectors import (
     TenancyMetrics,
 )
 from router.telemetry.metrics import Metrics
+from router.telemetry.overview.overview import Overview
+from router.telemetry.overview.snapshots import Snapshots
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.recorded_prompts import RecordedPrompts
 from router.telemetry.tracing.setup import open_tracer
@@ -94,7 +98,9 @@ class Assembly:
         self._prompt_log = _open_prompt_log(settings)
         if self._prompt_log is not None:
             closing.push_async_callback(asyncio.to_thread, self._prompt_log.stop)
-        self._fleet = _open_fleet(settings, closing)
+        self._fleet = Fleet([])
+        self._discovery = open_discovery(settings, self._fleet)
+        closing.push_async_callback(self._discovery.close)
         self._published = Published()
         self._peer_loads = new_loads()
         self._events_kept = LogLimits(kept_s=settings.answers_kept_s)
@@ -107,6 +113,8 @@ class Assembly:
 
     async def start(self) -> Parts:
         """Returns when the first request may come."""
+        await self._discovery.look()
+        self._run(self._discovery.run())
         await asyncio.to_thread(self._adopt_built_in)
         await self._publish_objectives()
         releases = await self._publish_releases()
@@ -212,7 +220,10 @@ class Assembly:
         metrics = AdmissionMetrics(gates, self._fleet)
         self._metrics.expose(metrics)
         self._closing.callback(gates.close)
-        self._run(gates.run(), metrics.run())
+        self._overview = Overview(
+            Snapshots(self._metrics, self._published, gates, self._fleet, metrics.busy_of)
+        )
+        self._run(gates.run(), metrics.run(), self._overview.run())
         return gates
 
     async def _share_with_peers(self, gates: Gates) -> None:
@@ -267,6 +278,8 @@ class Assembly:
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             events=self._events,
             keyed_grace_s=settings.unread_grace_s,
+            recent=accounts.recent,
+            overview=self._overview,
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,
             safety=safety,
@@ -294,14 +307,26 @@ def run_until_closed(closing: AsyncExitStack, loop: Coroutine[Any, Any, None]) -
     closing.push_async_callback(end)
 
 
-def _open_fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
-    servers = []
+def open_discovery(settings: Settings, fleet: Fleet) -> Discovery:
+    """Servers of one address each belong to the fleet from the start; the others are looked for."""
+    sought = []
     for number, each in enumerate(settings.triton_servers):
         tls = ClientTls(each.tls_ca, each.tls_cert, each.tls_key, each.tls_name) if each.tls_ca else None
-        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s, tls)
-        closing.push_async_callback(server.close)
-        servers.append(server)
-    return Fleet(servers)
+        place = place_of(each.url)
+        name = f"triton-{number}" if place is None else None
+        # By its address, which is the same in every router: all prefer the same server for the same prompt.
+        new = partial(_new_server, name, each.secret, settings.stop_timeout_s, tls)
+        if place is None:
+            fleet.join(new(each.url))
+        else:
+            sought.append(Sought(place, new))
+    return Discovery(fleet, sought)
+
+
+def _new_server(
+    name: str | None, secret: str, stop_timeout_s: float, tls: ClientTls | None, url: str
+) -> TritonServer:
+    return TritonServer(name or url, url, secret, stop_timeout_s, tls)
 
 
 def _open_prompt_log(settings: PlacedOptions) -> PromptLog | None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from router.safety.guard import Safety
     from router.store.database import StoreAccess
     from router.telemetry.metrics import Metrics
+    from router.telemetry.overview.overview import Overview
     from router.telemetry.prompt_log import PromptLog
+    from router.telemetry.recent_requests import RecentRequests
     from router.tenants.tenancy import Tenancy
 
 
@@ -34,6 +36,8 @@ class Parts:
     tokenizers: Tokenizers
     file_limits: FileLimits
     events: EventLog
+    recent: RecentRequests
+    overview: Overview
     prompt_log: PromptLog | None = None
     keyed_grace_s: float = 60.0  # for so long an answer with a key is made for nobody
     metrics_open: bool = False  # /metrics asks for no key

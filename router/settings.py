@@ -47,7 +47,8 @@ class EmbedderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TritonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Triton server, at HOST:PORT or unix:PATH.
+    """One Triton server, at HOST:PORT or unix:PATH; or all that a name or a file leads to at the moment:
+    dns:///HOST:PORT, file:///PATH.
 
     The router loads models only where nobody else can: on a Unix socket, with a client's certificate, or with
     the secret of Triton's restricted protocols.
@@ -218,8 +219,9 @@ def _check_triton(server: TritonSettings) -> None:
         if any(files):
             raise SettingsError(f"triton_servers: {server.url}: a Unix socket has no TLS")
         return
-    if not re.fullmatch(r"[^\s/]+:\d{1,5}", server.url):
-        raise SettingsError(f"triton_servers: url = {server.url!r}: expected HOST:PORT or unix:/PATH")
+    if not re.fullmatch(r"(dns:///)?[^\s/]+:\d{1,5}|file:///.+", server.url):
+        forms = "HOST:PORT, unix:/PATH, dns:///HOST:PORT or file:///PATH"
+        raise SettingsError(f"triton_servers: url = {server.url!r}: expected {forms}")
     if any(files) and not all(files):
         raise SettingsError(
             f"triton_servers: {server.url}: tls_ca, tls_cert and tls_key are given together or not at all"

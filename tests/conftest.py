@@ -34,7 +34,8 @@ OF_STACKS = (
 SHARING = {
     "survival": ("tests/survival/",),
     "releases": tuple(
-        f"tests/stack/test_{name}.py" for name in ("broken_canaries", "releases", "tensor_models", "tuning")
+        f"tests/stack/test_{name}.py"
+        for name in ("broken_canaries", "console", "releases", "tensor_models", "tuning")
     ),
 }
 WITH_STACKS_OF_THEIR_OWN = (

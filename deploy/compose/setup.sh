@@ -43,6 +43,18 @@ printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep metrics_key
 printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep loadtest_key
 random 24 | keep locust_password
 
+# For models by address: empty until somebody needs them.
+for name in hf_token aws_credentials; do
+    if [ ! -e "$secrets/$name" ]; then
+        (umask 077 && : >"$secrets/$name" && chmod 444 "$secrets/$name")
+    fi
+done
+# What is mounted is read by other users; a checkout may have been made for this one alone.
+for mounted in deploy/compose/inflight.toml deploy/compose/redis.conf deploy/compose/models deploy/prometheus \
+    deploy/grafana; do
+    if [ -O "$mounted" ]; then chmod -R a+rX "$mounted"; fi
+done
+
 if [ ! -e .env ]; then
     cp deploy/compose/env.example .env
     echo "made .env: the model, the ports and the sizes are in it"

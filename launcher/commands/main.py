@@ -18,6 +18,7 @@ from launcher.commands import (
     doctor,
     loadtest,
     release,
+    runtime,
     slo,
     store,
     top,
@@ -146,6 +147,7 @@ release.add_to(app)
 slo.add_to(app)
 tune.add_to(app)
 trtllm.add_to(app)
+runtime.add_to(app)
 top.add_to(app)
 doctor.add_to(app)
 deployment.add_to(app)

@@ -53,6 +53,7 @@ class Record:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cost: int = 0  # micro-dollars, once it is billed
     finish_reason: str = ""
     opening: str = ""  # of the first answer, while a rollout is on; in no log
     outcome: str = ""

@@ -161,6 +161,7 @@ class Permit:
         if outcome is not Outcome.FAILED or _is_owed(record, error):
             tokens = record.prompt_tokens, record.cached_tokens, record.completion_tokens
             cost = cost_of(self._price, *tokens)
+        record.cost = cost
         self._reservation.settle(record.prompt_tokens + record.completion_tokens, cost)
         self._permits.tenancy.record(_usage(record, cost, outcome))
 

@@ -35,10 +35,13 @@ from router.resume.event_log import EventLog
 from router.resume.memory_log import MemoryEventLog
 from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
+from router.routing.replicas import Fleet
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
 from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
+from router.telemetry.overview.overview import Overview
+from router.telemetry.overview.snapshots import Snapshots
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.tracing.tracer import Tracer
 from router.tenants.administration import DEFAULT_SCOPES, Administration
@@ -202,6 +205,8 @@ async def running_router(
                 file_limits=file_limits or FileLimits(),
                 events=events or MemoryEventLog(),
                 keyed_grace_s=keyed_grace_s,
+                recent=accounts.recent,
+                overview=Overview(Snapshots(metrics, registry.published, gates or {}, Fleet([]))),
                 prompt_log=prompt_log,
                 metrics_open=metrics_open,
                 safety=safety,
