@@ -41,7 +41,7 @@ from router.request.answer import Answers
 from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
-from router.resume.event_log import LogLimits, MemoryEventLog
+from router.resume.memory_log import LogLimits, MemoryEventLog
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.discovery import Discovery, Sought, place_of

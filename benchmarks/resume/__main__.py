@@ -26,8 +26,8 @@ def main() -> None:
     parser.add_argument("--costs-only", action="store_true", help="only what a chunk costs")
     asked = parser.parse_args()
     with running_redis() as redis:
-        for how, cost_us in uvloop.run(chunk_costs.measure(redis.url)).items():
-            print(f"a chunk {how:24} {cost_us:6.1f} us")
+        for how, streams, cost_us in uvloop.run(chunk_costs.measure(redis.url)):
+            print(f"a chunk {how:24} {streams:2} streams at once {cost_us:6.1f} us")
         if asked.costs_only:
             return
         usual = StackSettings()
@@ -45,7 +45,7 @@ def main() -> None:
     print(f"billed once, for what was told   {result.billed_once}")
     print(f"errors that clients saw          {len(result.failed)}  {result.failed[:3] or ''}")
     print(f"longest silence {result.longest_gap_s:.1f} s; all of it took {result.took_s:.0f} s")
-    print(f"the engine had ended what the dead router began {result.idle_after_s:.1f} s after its death")
+    print(f"the engine was idle {result.idle_after_s:.1f} s after the router's death, all answers included")
 
 
 if __name__ == "__main__":

@@ -13,11 +13,13 @@ from router.core.generation import Delta
 from router.core.record import Record
 from router.http.exchange import Exchange, Request
 from router.openai.dialects import ChatDialect
-from router.resume.event_log import EventLog, MemoryEventLog
+from router.resume.event_log import EventLog
 from router.resume.keyed_requests import KeyedRequests
+from router.resume.memory_log import MemoryEventLog
 
-CHUNKS = 2_000
-_ROUNDS = 9
+CHUNKS = 500
+_ROUNDS = 7
+_PATH = "/v1/chat/completions"
 
 
 class _Nowhere:
@@ -52,33 +54,39 @@ async def _answer(exchange: Exchange, record: Record) -> None:
     exchange.end(dialect.closing([]))
 
 
-async def _cost_us(begin: Callable[[Exchange, Record, int], Awaitable[None]]) -> float:
+async def _cost_us(begin: Callable[[Exchange, Record], Awaitable[None]], streams: int) -> float:
     """Of one chunk, the median of several rounds."""
     costs = []
-    for number in range(_ROUNDS):
-        headers = {"idempotency-key": f"{number}-{time.time_ns()}"}
-        request = Request("POST", "/v1/chat/completions", headers, b"{}")
-        exchange, record = Exchange(request, _Nowhere()), Record("/v1/chat/completions", f"chatcmpl-{number}")
+    for _ in range(_ROUNDS):
+        asked = []
+        for number in range(streams):
+            headers = {"idempotency-key": f"{number}-{time.time_ns()}"}
+            exchange = Exchange(Request("POST", _PATH, headers, b"{}"), _Nowhere())
+            asked.append((exchange, Record(_PATH, f"chatcmpl-{number}")))
         before_s = time.process_time()
-        await begin(exchange, record, number)
-        costs.append((time.process_time() - before_s) / CHUNKS * 1e6)
+        await asyncio.gather(*(begin(exchange, record) for exchange, record in asked))
+        costs.append((time.process_time() - before_s) / (streams * CHUNKS) * 1e6)
     return median(costs)
 
 
-async def measure(redis_url: str) -> dict[str, float]:
-    async def plainly(exchange: Exchange, record: Record, number: int) -> None:
-        await _answer(exchange, record)
+async def measure(redis_url: str) -> list[tuple[str, int, float]]:
+    """How it is kept, streams at once, and what a chunk costs."""
 
-    def kept_in(log: EventLog) -> Callable[[Exchange, Record, int], Awaitable[None]]:
+    def kept_in(log: EventLog) -> Callable[[Exchange, Record], Awaitable[None]]:
         keyed = KeyedRequests(log)
-        return lambda exchange, record, number: keyed.answer(exchange, record, _answer)
+        return lambda exchange, record: keyed.answer(exchange, record, _answer)
 
     link = RedisLink(redis_url, "benchmark")
+    ways = {
+        "without a key": _answer,
+        "with a key, in memory": kept_in(MemoryEventLog()),
+        "with a key, in Redis": kept_in(SharedEventLog(link, "router")),
+    }
     try:
-        return {
-            "without a key": await _cost_us(plainly),
-            "with a key, in memory": await _cost_us(kept_in(MemoryEventLog())),
-            "with a key, in Redis": await _cost_us(kept_in(SharedEventLog(link, "router"))),
-        }
+        return [
+            (how, streams, await _cost_us(begin, streams))
+            for streams in (1, 16)
+            for how, begin in ways.items()
+        ]
     finally:
         await link.close()

@@ -53,7 +53,7 @@ class Result:
     failed: list[str]
     longest_gap_s: float
     took_s: float
-    idle_after_s: float  # from the kill until the engine had nothing to do but what was asked for
+    idle_after_s: float  # from the kill until the engine had nothing to do: no answer, and nothing for nobody
 
     @property
     def is_clean(self) -> bool:

@@ -31,7 +31,8 @@ from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
 from router.request.web_pages import WebPages
-from router.resume.event_log import EventLog, MemoryEventLog
+from router.resume.event_log import EventLog
+from router.resume.memory_log import MemoryEventLog
 from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
 from router.routing.replicas import Fleet

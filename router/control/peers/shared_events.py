@@ -10,9 +10,10 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
+from router.control.peers.answer_outbox import RUNS_AT_MOST_MS, AnswerSink, Outbox, Write
 from router.control.peers.answer_stream import (
     CLOSED,
     END,
@@ -22,11 +23,10 @@ from router.control.peers.answer_stream import (
     Story,
     StreamPoller,
     claim_entry,
-    events_entry,
-    id_of,
 )
 from router.control.peers.redis_link import RedisAway
-from router.resume.event_log import Claimed, LogLimits, MemoryEventLog, Moved, NotKept
+from router.resume.event_log import Claimed, Moved, NotKept
+from router.resume.memory_log import LogLimits, MemoryEventLog
 
 if TYPE_CHECKING:
     from router.control.peers.redis_link import RedisLink
@@ -34,86 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RUNS_AT_MOST_MS = 3_600_000
-_RENEWED_S = 300.0
 _LOOKS_S = 1.0
 _FOLLOWED_MS = 5000
-_PAUSE_S = 0.5
-_MOST_OWED_BYTES = 64 << 20
 _ATTEMPTS = 5
-
-
-class _Sink:
-    """Everything goes to Redis first, then, in the same order, to the memory of this router.
-
-    `is_ahead`: readers here have more than Redis has. `is_lost`: Redis no longer has it.
-    """
-
-    def __init__(self, log: SharedEventLog, name: str, local: Any, take: int) -> None:
-        self.name = name
-        self.key = log.key_of(name)
-        self.local = local
-        self.is_ahead = self.is_lost = False
-        self.renewed_s = -inf
-        self._log = log
-        self._take = take
-        self._number = 1
-
-    @property
-    def is_taken(self) -> bool:
-        return bool(self.local.is_taken)
-
-    @property
-    def is_shared(self) -> bool:
-        return not self.is_lost
-
-    def add(self, events: Sequence[bytes], basis: bytes = b"") -> None:
-        self._write(events_entry(events, basis), lambda: self.local.add(events))
-
-    def close(self) -> None:
-        self._write({END: CLOSED}, self.local.close)
-
-    def leave(self, last: bytes, is_kept: bool) -> None:
-        self._write({END: LEFT} if is_kept else None, lambda: self.local.leave(last, is_kept))
-
-    async def is_followed(self) -> bool:
-        return await self._log.is_followed(self.key)
-
-    def taken(self) -> None:
-        if self.is_ahead:  # what another router tells is not what readers here would need
-            self._log.memory.forget(self.name)
-        self.local.taken()
-
-    def _write(self, fields: dict[bytes, bytes] | None, tell: Callable[[], None]) -> None:
-        self._number += 1
-        self._log.write(_Write(self, f"{self._take}-{self._number}", fields, tell))
-
-
-class _Write:
-    """One entry, or without fields the end of all; `tell` comes after it, once."""
-
-    __slots__ = ("_tell", "entry_id", "fields", "sink")
-
-    def __init__(
-        self, sink: _Sink, entry_id: str, fields: dict[bytes, bytes] | None, tell: Callable[[], None]
-    ) -> None:
-        self.sink = sink
-        self.entry_id = entry_id
-        self.fields = fields
-        self._tell: Callable[[], None] | None = tell
-
-    @property
-    def is_end(self) -> bool:
-        return self.fields is None or END in self.fields
-
-    @property
-    def size_bytes(self) -> int:
-        return 0 if self.fields is None else sum(map(len, self.fields.values()))
-
-    def tell(self) -> None:
-        if self._tell is not None:
-            tell, self._tell = self._tell, None
-            tell()
 
 
 class SharedEventLog:
@@ -132,12 +55,8 @@ class SharedEventLog:
         self._clock = clock
         self._poller = StreamPoller(link)
         self._claiming: dict[str, asyncio.Lock] = {}
-        self._sinks: dict[str, _Sink] = {}
-        self._outbox: list[_Write] = []
-        self._owed_bytes = 0
-        self._flushing: asyncio.Task[None] | None = None
-        self._is_away = False
-        self._asked_again_s = 0.0  # until then nobody waits for a Redis that is away
+        self._sinks: WeakValueDictionary[str, AnswerSink] = WeakValueDictionary()  # of what is being made
+        self._outbox = Outbox(link, self.memory.limits.kept_s, clock)
 
     def key_of(self, name: str) -> str:
         return f"{self._link.prefix}answer:{name}"
@@ -145,14 +64,13 @@ class SharedEventLog:
     # Who makes an answer
 
     def open(self, tenant: str, name: str) -> EventSink:
-        sink = _Sink(self, name, self.memory.open(tenant, name), 1)
-        self.write(_Write(sink, "", None, lambda: None))
-        self._sinks[name] = sink
-        self.write(_Write(sink, "1-1", claim_entry(self._router, None), lambda: None))
+        sink = self._sink(tenant, name, None, 1)
+        self._outbox.write(Write(sink.key))
+        self._outbox.write(Write(sink.key, sink, "1-1", claim_entry(self._router, None)))
         return sink
 
     async def claim(self, tenant: str, name: str, claim: Claim) -> Claimed:
-        if self._clock() < self._asked_again_s:
+        if self._clock() < self._outbox.asked_again_s:
             return await self.memory.claim(tenant, name, claim)
         lock = self._claiming.setdefault(name, asyncio.Lock())
         try:
@@ -161,7 +79,7 @@ class SharedEventLog:
                     return Claimed(there)
                 return await self._claim(tenant, name, claim)
         except (RedisAway, self._link.refusal) as error:
-            self._lost(error)
+            self._outbox.lost(error)
             return await self.memory.claim(tenant, name, claim)
         finally:
             if not lock.locked():
@@ -188,9 +106,9 @@ class SharedEventLog:
                 return Claimed(story.claim or claim, sink, tuple(story.events), tuple(story.bases), take)
         raise RedisAway("others change the same answer at the same time")
 
-    def _sink(self, tenant: str, name: str, claim: Claim, take: int) -> _Sink:
-        sink = self._sinks[name] = _Sink(self, name, self.memory.open(tenant, name, claim), take)
-        sink.renewed_s = self._clock()
+    def _sink(self, tenant: str, name: str, claim: Claim | None, take: int) -> AnswerSink:
+        local = self.memory.open(tenant, name, claim)
+        sink = self._sinks[name] = AnswerSink(self._outbox, self.key_of(name), local, take)
         return sink
 
     async def _begin(self, key: str, take: int, claim: Claim | None) -> bool:
@@ -198,7 +116,7 @@ class SharedEventLog:
         fields = claim_entry(self._router, claim)
         pipe = self._link.redis.pipeline(transaction=False)
         pipe.xadd(key, fields, id=f"{take}-1", nomkstream=claim is None)
-        pipe.pexpire(key, _RUNS_AT_MOST_MS)
+        pipe.pexpire(key, RUNS_AT_MOST_MS)
         added, _ = await self._link.ask(pipe.execute(raise_on_error=False))
         if isinstance(added, Exception) and TOO_LATE not in str(added):
             raise RedisAway(str(added))
@@ -226,7 +144,7 @@ class SharedEventLog:
         try:
             story = await self._read(self.key_of(name))
         except (RedisAway, self._link.refusal) as error:
-            self._lost(error)
+            self._outbox.lost(error)
             raise NotKept from None
         if story is None or story.end == GONE:
             raise NotKept
@@ -268,12 +186,6 @@ class SharedEventLog:
         is_alive, is_there, _ = await self._link.ask(pipe.execute())
         return bool(is_alive and is_there)
 
-    async def is_followed(self, key: str) -> bool:
-        try:
-            return bool(await self._link.ask(self._link.redis.exists(f"{key}:read")))
-        except (RedisAway, self._link.refusal):
-            return False
-
     def forget(self, name: str) -> None:
         self.memory.forget(name)
         self._delete(name, None)
@@ -286,105 +198,10 @@ class SharedEventLog:
         sink = self._sinks.pop(name, None)
         if sink is not None:
             sink.is_lost = True
-        last = _Sink(self, name, None, 0)
-        self.write(_Write(last, "", None, lambda: None))
+        key = self.key_of(name)
+        self._outbox.write(Write(key))
         if claim is not None:
-            fields = {**claim_entry(self._router, claim), END: GONE}
-            self.write(_Write(last, "1-1", fields, lambda: None))
+            self._outbox.write(Write(key, None, "1-1", {**claim_entry(self._router, claim), END: GONE}))
 
     async def close(self) -> None:
-        """When nothing more will come: what has is in Redis, if that is there."""
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing], timeout=_LOOKS_S)
-
-    # What is written, in order
-
-    def write(self, write: _Write) -> None:
-        if write.is_end and self._sinks.get(write.sink.name) is write.sink:
-            del self._sinks[write.sink.name]
-        if write.sink.is_lost:
-            write.tell()
-            return
-        self._outbox.append(write)
-        self._owed_bytes += write.size_bytes
-        if self._is_away:
-            write.sink.is_ahead = True
-            write.tell()
-        if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
-
-    async def _flush(self) -> None:
-        while self._outbox:
-            batch, self._outbox, self._owed_bytes = self._outbox, [], 0
-            try:
-                results = await self._link.ask(self._send(batch))
-            except (RedisAway, self._link.refusal) as error:
-                self._lost(error)
-                await self._owe(batch)
-                continue
-            if self._is_away:
-                log.info("answers are kept in Redis again")
-                self._is_away = False
-            for write, result in zip(batch, results, strict=True):
-                await self._written(write, result)
-            for write in () if self._outbox else batch:
-                write.sink.is_ahead = False
-
-    async def _owe(self, batch: list[_Write]) -> None:
-        """Readers go on; Redis gets it when it is back, unless that is too much by then."""
-        self._is_away = True
-        for write in batch:
-            write.sink.is_ahead = True
-            write.tell()
-        self._outbox = [*batch, *self._outbox]
-        self._owed_bytes = sum(write.size_bytes for write in self._outbox)
-        if self._owed_bytes > _MOST_OWED_BYTES:
-            for write in self._outbox:
-                write.sink.is_lost = True
-            self._outbox, self._owed_bytes = [], 0
-        await asyncio.sleep(_PAUSE_S)
-
-    async def _send(self, batch: Sequence[_Write]) -> list[Any]:
-        pipe, places = self._link.redis.pipeline(transaction=False), []
-        for write in batch:
-            places.append(len(pipe))
-            key, now_s = write.sink.key, self._clock()
-            if write.fields is None:
-                pipe.delete(key)
-                continue
-            pipe.xadd(key, write.fields, id=write.entry_id, nomkstream=not write.entry_id.endswith("-1"))
-            if write.is_end:
-                pipe.pexpire(key, int(1000 * self.memory.limits.kept_s))
-            elif now_s - write.sink.renewed_s > _RENEWED_S:
-                write.sink.renewed_s = now_s
-                pipe.pexpire(key, _RUNS_AT_MOST_MS)
-        results = await pipe.execute(raise_on_error=False)
-        return [results[place] for place in places]
-
-    async def _written(self, write: _Write, result: Any) -> None:
-        sink = write.sink
-        if result is None:  # nothing is there any more
-            sink.is_lost = True
-        elif isinstance(result, Exception) and TOO_LATE in str(result):
-            if not await self._is_there(write):
-                sink.taken()
-                sink.is_lost = True
-                return
-        elif isinstance(result, Exception):
-            self._lost(result)
-            sink.is_lost = True
-        write.tell()
-
-    async def _is_there(self, write: _Write) -> bool:
-        """It was written, and only the answer was lost; otherwise another router has taken the answer."""
-        try:
-            found = await self._link.ask(self._link.redis.xrevrange(write.sink.key, count=1))
-        except (RedisAway, self._link.refusal):
-            return True
-        return bool(found) and id_of(found[0][0])[0] == id_of(write.entry_id.encode())[0]
-
-    def _lost(self, error: Exception) -> None:
-        if not self._is_away:
-            log.warning("answers are kept in this router alone, not in Redis: %s", error)
-        self._is_away = True
-        self._asked_again_s = self._clock() + _PAUSE_S
+        await self._outbox.close()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from python_backend.wire.errors import InflightError
-from router.resume.event_log import LogLimits, MemoryEventLog
+from router.resume.memory_log import LogLimits, MemoryEventLog
 
 
 def data(*texts: str) -> list[bytes]:

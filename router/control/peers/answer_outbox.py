@@ -1,0 +1,221 @@
+"""What a router writes to the streams of answers: in order, together, and caught up on after an outage."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from router.control.peers.answer_stream import CLOSED, END, LEFT, TOO_LATE, events_entry, id_of
+from router.control.peers.redis_link import RedisAway
+
+if TYPE_CHECKING:
+    from router.control.peers.redis_link import RedisLink
+    from router.resume.memory_log import KeptAnswer
+
+log = logging.getLogger(__name__)
+
+RUNS_AT_MOST_MS = 3_600_000
+_RENEWED_S = 300.0
+_PAUSE_S = 0.5
+_MOST_OWED_BYTES = 64 << 20
+
+
+class AnswerSink:
+    """Everything goes to Redis first, then, in the same order, to the memory of this router.
+
+    `is_ahead`: readers here have more than Redis has. `is_lost`: Redis no longer has it.
+    """
+
+    def __init__(self, outbox: Outbox, key: str, local: KeptAnswer, take: int) -> None:
+        self.key = key
+        self.local = local
+        self.is_ahead = self.is_lost = False
+        self.renewed_s = -inf
+        self._outbox = outbox
+        self._take = take
+        self._number = 1
+
+    @property
+    def is_taken(self) -> bool:
+        return self.local.is_taken
+
+    @property
+    def is_shared(self) -> bool:
+        return not self.is_lost
+
+    def add(self, events: Sequence[bytes], basis: bytes = b"") -> None:
+        self._write(events_entry(events, basis), lambda: self.local.add(events))
+
+    def close(self) -> None:
+        self._write({END: CLOSED}, self.local.close)
+
+    def leave(self, last: bytes, is_kept: bool) -> None:
+        self._write({END: LEFT} if is_kept else None, lambda: self.local.leave(last, is_kept))
+
+    async def is_followed(self) -> bool:
+        return await self._outbox.is_followed(self.key)
+
+    def taken(self) -> None:
+        if self.is_ahead:  # what another router tells is not what readers here would need
+            self.local.log.forget(self.local.name)
+        self.local.taken()
+
+    def _write(self, fields: dict[bytes, bytes] | None, tell: Callable[[], None]) -> None:
+        self._number += 1
+        self._outbox.write(Write(self.key, self, f"{self._take}-{self._number}", fields, tell))
+
+
+class Write:
+    """One entry, or without fields the end of all; `tell` comes after it, once."""
+
+    __slots__ = ("_tell", "entry_id", "fields", "key", "sink")
+
+    def __init__(
+        self,
+        key: str,
+        sink: AnswerSink | None = None,
+        entry_id: str = "",
+        fields: dict[bytes, bytes] | None = None,
+        tell: Callable[[], None] | None = None,
+    ) -> None:
+        self.key = key
+        self.sink = sink  # of whoever makes the answer
+        self.entry_id = entry_id
+        self.fields = fields
+        self._tell = tell
+
+    @property
+    def is_lost(self) -> bool:
+        return self.sink is not None and self.sink.is_lost
+
+    @property
+    def is_end(self) -> bool:
+        return self.fields is None or END in self.fields
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.fields is None else sum(map(len, self.fields.values()))
+
+    def tell_ahead(self) -> None:
+        """Before Redis has it."""
+        if self.sink is not None:
+            self.sink.is_ahead = True
+        self.tell()
+
+    def tell(self) -> None:
+        if self._tell is not None:
+            tell, self._tell = self._tell, None
+            tell()
+
+
+class Outbox:
+    """`asked_again_s`: until then nobody waits for a Redis that is away."""
+
+    def __init__(self, link: RedisLink, kept_s: float, clock: Callable[[], float]) -> None:
+        self.is_away = False
+        self.asked_again_s = 0.0
+        self._link = link
+        self._kept_s = kept_s
+        self._clock = clock
+        self._waiting: list[Write] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """When nothing more will come: what has is in Redis, if that is there."""
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing], timeout=2 * _PAUSE_S)
+
+    async def is_followed(self, key: str) -> bool:
+        try:
+            return bool(await self._link.ask(self._link.redis.exists(f"{key}:read")))
+        except (RedisAway, self._link.refusal):
+            return False
+
+    def write(self, write: Write) -> None:
+        if write.is_lost:
+            write.tell()
+            return
+        self._waiting.append(write)
+        if self.is_away:
+            write.tell_ahead()
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                results = await self._link.ask(self._send(batch))
+            except (RedisAway, self._link.refusal) as error:
+                self.lost(error)
+                await self._owe(batch)
+                continue
+            if self.is_away:
+                log.info("answers are kept in Redis again")
+                self.is_away = False
+            for write, result in zip(batch, results, strict=True):
+                await self._written(write, result)
+            for write in () if self._waiting else batch:
+                if write.sink is not None:
+                    write.sink.is_ahead = False
+
+    async def _owe(self, batch: list[Write]) -> None:
+        """Readers go on; Redis gets it when it is back, unless that is too much by then."""
+        for write in batch:
+            write.tell_ahead()
+        self._waiting = [*batch, *self._waiting]
+        if sum(write.size_bytes for write in self._waiting) > _MOST_OWED_BYTES:
+            for write in self._waiting:
+                if write.sink is not None:
+                    write.sink.is_lost = True
+            self._waiting = []
+        await asyncio.sleep(_PAUSE_S)
+
+    async def _send(self, batch: Sequence[Write]) -> list[Any]:
+        pipe, places = self._link.redis.pipeline(transaction=False), []
+        for write in batch:
+            places.append(len(pipe))
+            key, sink, now_s = write.key, write.sink, self._clock()
+            if write.fields is None:
+                pipe.delete(key)
+                continue
+            pipe.xadd(key, write.fields, id=write.entry_id, nomkstream=not write.entry_id.endswith("-1"))
+            if write.is_end:
+                pipe.pexpire(key, int(1000 * self._kept_s))
+            elif sink is not None and now_s - sink.renewed_s > _RENEWED_S:
+                sink.renewed_s = now_s
+                pipe.pexpire(key, RUNS_AT_MOST_MS)
+        results = await pipe.execute(raise_on_error=False)
+        return [results[place] for place in places]
+
+    async def _written(self, write: Write, result: Any) -> None:
+        if (sink := write.sink) is None:
+            return
+        if result is None:  # nothing is there any more
+            sink.is_lost = True
+        elif isinstance(result, Exception) and TOO_LATE in str(result):
+            if not await self._is_there(write):
+                sink.taken()
+                sink.is_lost = True
+                return
+        elif isinstance(result, Exception):
+            self.lost(result)
+            sink.is_lost = True
+        write.tell()
+
+    async def _is_there(self, write: Write) -> bool:
+        """It was written, and only the answer was lost; otherwise another router has taken the answer."""
+        try:
+            found = await self._link.ask(self._link.redis.xrevrange(write.key, count=1))
+        except (RedisAway, self._link.refusal):
+            return True
+        return bool(found) and id_of(found[0][0])[0] == id_of(write.entry_id.encode())[0]
+
+    def lost(self, error: Exception) -> None:
+        if not self.is_away:
+            log.warning("answers are kept in this router alone, not in Redis: %s", error)
+        self.is_away = True
+        self.asked_again_s = self._clock() + _PAUSE_S
