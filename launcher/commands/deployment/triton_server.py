@@ -112,7 +112,7 @@ class TritonDeployment:
         with self._signals.interrupting():
             triton, needed = self._prepare(run)
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
-        making = TritonServices(run, self._console, needed, spreads_over_gpus=False, kind=EchoedProcess)
+        making = TritonServices(run, self._console, needed, gpus=0, kind=EchoedProcess)
         self._group.come_up(making.of([triton], environment), "Loading the model")
         self._console.say(f"Triton is ready after {time.monotonic() - began_s:.1f} s.", style="bold green")
         self._console.say(
