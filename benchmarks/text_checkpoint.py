@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.safetensors_file import random_fill, write_safetensors
 
 # As Llama 2 has it: guides know what such tokens write.
-_SPELLING: dict[str, Any] = {
+_JOINS: dict[str, Any] = {
     "type": "Sequence",
     "decoders": [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
@@ -44,21 +44,14 @@ def word_tokenizer(
     }
 
 
-def write_config_and_tokenizer(directory: Path, config: Mapping[str, Any], spells: bool = False) -> Path:
-    """Every token of the vocabulary is a word of its own, so that each one is text in a stream.
-
-    Where it `spells`, some are single characters, so that a guide finds what it asks for.
-    """
+def write_config_and_tokenizer(directory: Path, config: Mapping[str, Any]) -> Path:
+    """Every token of the vocabulary is a word of its own, so that each one is text in a stream."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": config["eos_token_id"]}))
     spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
-    words = [f"▁w{index}" for index in range(config["vocab_size"])]
-    if spells:
-        words[100:195] = map(chr, range(32, 127))
-    vocabulary = {word: index for index, word in enumerate(words)}
-    joins = _SPELLING if spells else spaces
-    tokenizer = word_tokenizer(vocabulary, "▁w0", spaces, joins)
+    vocabulary = {f"▁w{index}": index for index in range(config["vocab_size"])}
+    tokenizer = word_tokenizer(vocabulary, "▁w0", spaces, _JOINS)
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}"})

@@ -24,6 +24,7 @@ from python_backend.engine.cuda.kernels.decode_attention import (
 )
 from python_backend.engine.cuda.kernels.prefill_attention import (
     PrefillTiling,
+    PrefillWorkspace,
     prefill_attention,
     prefill_tiles,
 )
@@ -179,12 +180,14 @@ def measure_prefill(
     queries = fused[:, : HEADS * HEAD_DIM].view(rows, HEADS, HEAD_DIM)
     out = torch.empty(rows, HEADS * HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
     starts = np.zeros(sequences, np.int32)
-    tiles = prefill_tiles(starts, np.full(sequences, tokens, np.int32), HEADS // KV_HEADS, tiling)
+    counts = np.full(sequences, tokens, np.int32)
+    tiles = prefill_tiles(starts, counts, HEADS // KV_HEADS, tiling, KV_HEADS)
     arguments = (
         torch.arange(sequences, dtype=torch.int32, device=DEVICE),
         torch.arange(0, rows + 1, tokens, dtype=torch.int32, device=DEVICE),
         torch.from_numpy(starts).to(DEVICE),
         torch.from_numpy(tiles).to(DEVICE),
+        PrefillWorkspace(HEADS, KV_HEADS, HEAD_DIM, torch.bfloat16, torch.device(DEVICE)),
     )
 
     def attend() -> None:

@@ -17,4 +17,4 @@ CONFIG = {
 
 
 def write_checkpoint(directory: Path) -> Path:
-    return write_config_and_tokenizer(directory, CONFIG, spells=True)
+    return write_config_and_tokenizer(directory, CONFIG)

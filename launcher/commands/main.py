@@ -13,12 +13,14 @@ import typer
 from client.cli import ask, chat
 from launcher.commands import (
     administration,
+    chaos,
     deployment,
     doctor,
     loadtest,
     release,
     runtime,
     slo,
+    store,
     top,
     trtllm,
     tune,
@@ -150,6 +152,8 @@ top.add_to(app)
 doctor.add_to(app)
 deployment.add_to(app)
 loadtest.add_to(app)
+chaos.add_to(app)
+store.add_to(app)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from launcher.packaging.engine_task import PRECISION, PREPARE, prepare_engine
 from launcher.packaging.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.packaging.models.embeddings import find_embeddings
 from launcher.packaging.models.fingerprint import fingerprint
+from launcher.packaging.remote.copies import local_path
 from launcher.packaging.repository import (
     CONFIG,
     EMBEDDINGS,
@@ -82,7 +83,8 @@ class Preparation:
         stack = self._settings.stack
         needs_weights = self._engine_dir is None and self._settings.engine.get("inflight_weights") != "random"
         bundled = bundled_with(self._project_root)
-        checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console, needs_weights, bundled)
+        model = local_path(stack.model, stack.data_dir, self._console)
+        checkpoint = resolve_checkpoint(model, stack.data_dir, self._console, needs_weights, bundled)
         embeddings = find_embeddings(self._settings, checkpoint, self._console, bundled)
         repositories = self._write_repositories(run, checkpoint, embeddings)
         parameters, computes_on = self._prepare_engine(run.directory / "model_repository")

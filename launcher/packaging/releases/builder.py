@@ -50,7 +50,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReleaseRequest:
-    """What the user asked for; `given` are parameters from the command line."""
+    """What the user asked for; `given` are parameters from the command line.
+
+    A `path` that was an address is where it has been fetched to, and `source` the address of those bytes.
+    """
 
     model: str
     path: str
@@ -58,6 +61,7 @@ class ReleaseRequest:
     given: Mapping[str, str] = field(default_factory=dict)
     from_version: int | None = None
     notes: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class ReleaseBuilder:
             Kind.EMBEDDINGS: self._embeddings,
             Kind.TENSORS: self._tensors,
         }[kind]
-        manifest = made(version, work)
+        manifest = replace(made(version, work), source=self.order.source)
         if kind is Kind.TENSORS:
             return manifest
         return replace(manifest, files=(*self._own_files(work), *manifest.files))

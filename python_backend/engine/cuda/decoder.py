@@ -11,7 +11,7 @@ from python_backend.engine.cuda.kernels.activation import activate_multiply
 from python_backend.engine.cuda.kernels.decode_attention import Workspace, decode_attention
 from python_backend.engine.cuda.kernels.matvec import matvec
 from python_backend.engine.cuda.kernels.normalization import add_rms_norm
-from python_backend.engine.cuda.kernels.prefill_attention import prefill_attention
+from python_backend.engine.cuda.kernels.prefill_attention import PrefillWorkspace, prefill_attention
 from python_backend.engine.cuda.kernels.rope import turn_and_store
 from python_backend.engine.cuda.weights import Mlp
 from python_backend.engine.models.decoder import Activation
@@ -32,9 +32,14 @@ class CudaDecoder:
         self.device = device = weights.embeddings.device
         self.dtype = weights.embeddings.dtype
         self._angles = [_angles(rope, max_positions, device) for rope in shape.ropes]
+        # As the reference does it: a number of the model's precision, too.
+        self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self.dtype).item()
         self._is_gelu = shape.activation is Activation.GELU_TANH
         self._fuses_single_rows = all(_is_plain(layer) for layer in weights.layers)
         self._workspace = self._new_workspace(0)
+        self._prefill_workspace = PrefillWorkspace(
+            shape.heads, shape.kv_heads, shape.head_dim, self.dtype, device
+        )
 
     def make_room(self, work: int) -> None:
         """For lists of decoding work up to this length."""
@@ -47,8 +52,8 @@ class CudaDecoder:
     def forward(self, rows: StepRows, cache: KvCache, block_tables: torch.Tensor) -> torch.Tensor:
         """The wanted rows as they come out of the last layer and its norm."""
         hidden = torch.embedding(self._weights.embeddings, rows.token_ids)
-        if self.shape.embedding_scale != 1.0:
-            hidden *= self.shape.embedding_scale
+        if self._embedding_scale != 1.0:
+            hidden *= self._embedding_scale
         delta = None
         if len(hidden) == 1 and self._fuses_single_rows:
             for index in range(self.shape.layers):
@@ -164,6 +169,7 @@ class CudaDecoder:
                 chunks.first_rows,
                 chunks.starts,
                 chunks.tiles,
+                self._prefill_workspace,
                 scale,
                 window,
                 softcap,

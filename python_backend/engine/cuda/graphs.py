@@ -10,7 +10,7 @@ import torch
 
 from python_backend.engine.cuda.host_rows import HostRows
 from python_backend.engine.cuda.kernels.decode_attention import decode_work, most_work
-from python_backend.engine.cuda.kernels.prefill_attention import prefill_tiles, prefill_tiling
+from python_backend.engine.cuda.kernels.prefill_attention import most_cut_tiles, prefill_tiles, prefill_tiling
 from python_backend.engine.cuda.step import PrefillChunks, StepRows
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class StepGraphs:
     def _told_mixed(self, size: int, rows: HostRows) -> Numbers:
         rows = rows.filled_up(size, self._slots.dummy)
         decoding = rows.decoding
-        tiles = np.full((self._most_tiles(size), 2), -1, np.int32)
+        tiles = np.full((self._most_tiles(size), 4), -1, np.int32)
         if len(rows.starts):
             found = self._tiles(rows)
             tiles[: len(found)] = found
@@ -224,14 +224,14 @@ class StepGraphs:
         return np.concatenate(parts)
 
     def _mixed_numbers(self, size: int) -> int:
-        return 3 * size + 3 * _MOST_CHUNKS + 1 + 2 * self._most_tiles(size) + 3 * self._most_work(size)
+        return 3 * size + 3 * _MOST_CHUNKS + 1 + 4 * self._most_tiles(size) + 3 * self._most_work(size)
 
     def _launch_mixed(self, size: int, numbers: torch.Tensor) -> torch.Tensor:
-        sizes = [size] * 3 + [_MOST_CHUNKS, _MOST_CHUNKS + 1, _MOST_CHUNKS, 2 * self._most_tiles(size)]
+        sizes = [size] * 3 + [_MOST_CHUNKS, _MOST_CHUNKS + 1, _MOST_CHUNKS, 4 * self._most_tiles(size)]
         tokens, slots, positions, chunk_slots, first_rows, starts, tiles, work = numbers.split(
             [*sizes, 3 * self._most_work(size)]
         )
-        chunks = PrefillChunks(chunk_slots, first_rows, starts, tiles.view(-1, 2))
+        chunks = PrefillChunks(chunk_slots, first_rows, starts, tiles.view(-1, 4))
         rows = StepRows(self._known(tokens, slots), slots, positions, work.view(-1, 3), chunks)
         return self._decoder.forward(rows, self._cache, self._slots.block_tables)
 
@@ -240,10 +240,11 @@ class StepGraphs:
         return torch.where(tokens < 0, self._slots.last_tokens.index_select(0, slots), tokens)
 
     def _tiles(self, rows: HostRows) -> Numbers:
-        return prefill_tiles(rows.starts, rows.counts, self._group, self._tiling)
+        return prefill_tiles(rows.starts, rows.counts, self._group, self._tiling, self._kv_heads)
 
     def _most_tiles(self, size: int) -> int:
-        return -(-size // (self._tiling.query_rows // self._group)) + _MOST_CHUNKS
+        whole = -(-size // (self._tiling.query_rows // self._group)) + _MOST_CHUNKS
+        return max(whole, most_cut_tiles(self._kv_heads))
 
     def _most_work(self, rows: int) -> int:
         return most_work(rows, self._kv_heads, min(self._cached_tokens, rows * self._sequence_tokens))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from python_backend.engine.cuda.kernels import decode_attention as kernel
+from python_backend.engine.cuda.kernels import prefill_attention as prefill_kernel
 from python_backend.engine.cuda.kernels.decode_attention import (
     MAX_PARTS,
     PART_TOKENS,
@@ -25,6 +26,8 @@ from python_backend.engine.cuda.kernels.decode_attention import (
 )
 from python_backend.engine.cuda.kernels.prefill_attention import (
     PrefillTiling,
+    PrefillWorkspace,
+    most_cut_tiles,
     prefill_attention,
     prefill_tiles,
     prefill_tiling,
@@ -113,7 +116,7 @@ def check_decode(
     work = cut(len(slots), splits)
     workspace = Workspace(len(work), shape.heads, shape.kv_heads, shape.head_dim, torch.device(device))
     workspace.partials.fill_(math.nan)
-    for _ in range(2):  # what the first leaves behind does not disturb the second
+    for in_two_passes in (True, False, False):  # what one leaves behind does not disturb the next
         decode_attention(
             out,
             queries,
@@ -128,6 +131,7 @@ def check_decode(
             shape.window,
             shape.softcap,
             tiling,
+            in_two_passes,
         )
     close(out, [cache.expected(queries[row], slot, lengths[slot] - 1) for row, slot in enumerate(slots)])
 
@@ -148,7 +152,7 @@ def check_prefill(
     queries = cache.queries(int(first_rows[-1]))
     out = torch.full((len(queries), shape.heads * shape.head_dim), math.nan, device=device, dtype=shape.dtype)
     tiling = tiling or prefill_tiling(shape.head_dim, shape.group, shape.dtype)
-    tiles = prefill_tiles(starts, tokens, shape.group, tiling)
+    tiles = prefill_tiles(starts, tokens, shape.group, tiling, shape.kv_heads)
     prefill_attention(
         out,
         queries,
@@ -159,6 +163,7 @@ def check_prefill(
         torch.from_numpy(first_rows).to(device),
         torch.from_numpy(starts.copy()).to(device),
         torch.from_numpy(tiles).to(device),
+        PrefillWorkspace(shape.heads, shape.kv_heads, shape.head_dim, shape.dtype, torch.device(device)),
         shape.scale,
         shape.window,
         shape.softcap,
@@ -348,10 +353,44 @@ def test_decode_work_names_every_part_of_every_row_once_and_fits_its_list(
 
 def test_prefill_tiles_cover_each_query_once_and_begin_with_the_longest_contexts() -> None:
     starts, tokens = np.array([0, 100, 7], np.int32), np.array([33, 16, 1], np.int32)
-    tiles = prefill_tiles(starts, tokens, group=4, tiling=PrefillTiling(64, 64, 4, 2))
-    assert tiles.tolist() == [[1, 0], [0, 32], [0, 16], [0, 0], [2, 0]]
+    tiles = prefill_tiles(starts, tokens, group=4, tiling=PrefillTiling(64, 64, 4, 2), kv_heads=2)
+    whole = [[1, 0], [0, 32], [0, 16], [0, 0], [2, 0]]
+    assert tiles.tolist() == [[*tile, 0, 1] for tile in whole]
     assert tiles.dtype == np.int32
-    assert prefill_tiles(starts[:0], tokens[:0], 4, PREFILL).shape == (0, 2)
+    assert prefill_tiles(starts[:0], tokens[:0], 4, PREFILL, 2).shape == (0, 4)
+
+
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 600)), min_size=1, max_size=40),
+    kv_heads=st.sampled_from([1, 2, 8, 32]),
+)
+def test_tiles_of_few_rows_on_long_contexts_are_cut_and_fit_their_workspace(
+    chunks: list[tuple[int, int]], kv_heads: int
+) -> None:
+    starts, tokens = np.array(chunks, np.int32).T
+    tiling = PrefillTiling(128, 64, 4, 2)
+    tiles = prefill_tiles(starts, tokens, 4, tiling, kv_heads)
+    assert len(tiles) <= max(most_cut_tiles(kv_heads), int((-(-tokens // 32)).sum()))
+    parts = dict[tuple[int, int], int]()
+    for chunk, first, part, count in tiles.tolist():
+        assert part == parts.get((chunk, first), 0)
+        parts[chunk, first] = part + 1
+        assert part < count
+        assert count == 1 or len(tiles) <= most_cut_tiles(kv_heads)
+    assert len(parts) == (-(-tokens // 32)).sum()
+
+
+def test_a_short_turn_on_a_long_context_is_cut_for_the_whole_device() -> None:
+    starts, tokens = np.array([100_000], np.int32), np.array([16], np.int32)
+    assert len(prefill_tiles(starts, tokens, 4, PrefillTiling(128, 64, 4, 2), kv_heads=8)) == 32
+
+
+@pytest.mark.parametrize("window", [None, *on_gpu(9)])
+def test_prefill_puts_the_parts_of_its_tiles_together(
+    device: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_kernel, "_LEAST_PART_TOKENS", 16)
+    check_prefill(Shape(window=window), [(40, 5), (0, 3), (60, 2)], device)
 
 
 def test_more_query_heads_than_a_tile_has_rows_get_a_larger_tile(device: str) -> None:

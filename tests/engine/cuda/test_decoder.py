@@ -68,7 +68,8 @@ class Decoding:
     def prefill(self, tokens: list[int], wanted: list[int] | None = None) -> torch.Tensor:
         counts, starts = np.array([len(tokens)], np.int32), np.zeros(1, np.int32)
         group = SHAPE.heads // SHAPE.kv_heads
-        tiles = prefill_tiles(starts, counts, group, prefill_tiling(SHAPE.head_dim, group, torch.float32))
+        tiling = prefill_tiling(SHAPE.head_dim, group, torch.float32)
+        tiles = prefill_tiles(starts, counts, group, tiling, SHAPE.kv_heads)
         chunks = PrefillChunks(
             self._numbers(0),
             self._numbers(0, len(tokens)),

@@ -1,7 +1,8 @@
 """Attention of one query row for each sequence over its paged keys and values.
 
 The host makes a list of work: each row is cut into parts, so that few rows keep the whole device busy and a
-long context among short ones does not hold them up. Whichever part of a row is done last puts them together.
+long context among short ones does not hold them up. Where few rows are cut into many parts a second kernel
+puts them together, by all of the device; else whichever part of a row is done last does.
 """
 
 from __future__ import annotations
@@ -85,6 +86,11 @@ def decode_work(
     return work
 
 
+def is_cut_always(rows: int, kv_heads: int) -> bool:
+    """Whether rows are so few that all but the shortest are cut."""
+    return decode_splits(rows, kv_heads) > 1
+
+
 class Workspace:
     """What parts leave for the last of their row, for lists of work up to this length."""
 
@@ -109,15 +115,17 @@ def decode_attention(
     window: int | None,
     softcap: float | None,
     tiling: DecodeTiling | None = None,
+    in_two_passes: bool | None = None,
 ) -> None:
     """Writes those rows of out (rows, heads * head_dim) that `work` names, which `decode_work` made.
 
     queries are (rows, heads, head_dim); row r is the token at positions[r] of the sequence in slots[r].
     """
-    _, heads, head_dim = queries.shape
+    rows, heads, head_dim = queries.shape
     _, kv_heads, tokens_per_block, _ = keys.shape
     tile_tokens, num_warps, num_stages = tiling or decode_tiling(head_dim, queries.dtype)
     inner, outer = score_factors(scale, softcap)
+    in_two_passes = is_cut_always(rows, kv_heads) if in_two_passes is None else in_two_passes
     _decode[(kv_heads, len(work))](
         out,
         workspace.partials,
@@ -142,12 +150,24 @@ def decode_attention(
         tokens_per_block,
         tile_tokens,
         MAX_PARTS,
+        in_two_passes,
         window is not None,
         softcap is not None,
         num_warps=num_warps,
         num_stages=num_stages,
         **overlap_options(queries),
     )
+    if in_two_passes:
+        _reduce[(heads, len(work))](
+            out,
+            workspace.partials,
+            work,
+            head_dim,
+            padded_dim(head_dim),
+            MAX_PARTS,
+            num_warps=4,
+            **overlap_options(queries),
+        )
 
 
 @triton.jit
@@ -164,35 +184,31 @@ def _put_together(
     out,
     partials,
     row,
-    kv_head,
+    head,
     first,
     parts,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
+    heads,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     MOST: tl.constexpr,
 ):
-    """What the parts of a row have found for the heads of a group, from the list's `first` item on."""
+    """What the parts of a row have found for one head, from the list's `first` item on."""
     each = tl.arange(0, MOST)
     dims = tl.arange(0, PADDED_DIM)
     is_dim = dims < HEAD_DIM
     is_part = each < parts
-    for head in tl.static_range(GROUP):
-        place = (first + each) * (KV_HEADS * GROUP) + kv_head * GROUP + head
-        record = partials + place * (HEAD_DIM + 4)
-        peaks = tl.load(record + HEAD_DIM, mask=is_part, other=LOWEST, cache_modifier=".cg")
-        totals = tl.load(record + (HEAD_DIM + 1), mask=is_part, other=0.0, cache_modifier=".cg")
-        mixed = tl.load(
-            record[:, None] + dims[None, :],
-            mask=is_part[:, None] & is_dim[None, :],
-            other=0.0,
-            cache_modifier=".cg",
-        )
-        shares = tl.exp2(peaks - tl.max(peaks, 0))
-        result = tl.sum(mixed * shares[:, None], 0) / tl.sum(totals * shares, 0)
-        target = out + (row * (KV_HEADS * GROUP) + kv_head * GROUP + head) * HEAD_DIM + dims
-        tl.store(target, result.to(out.dtype.element_ty), mask=is_dim)
+    record = partials + ((first + each) * heads + head) * (HEAD_DIM + 4)
+    peaks = tl.load(record + HEAD_DIM, mask=is_part, other=LOWEST, cache_modifier=".cg")
+    totals = tl.load(record + (HEAD_DIM + 1), mask=is_part, other=0.0, cache_modifier=".cg")
+    mixed = tl.load(
+        record[:, None] + dims[None, :],
+        mask=is_part[:, None] & is_dim[None, :],
+        other=0.0,
+        cache_modifier=".cg",
+    )
+    shares = tl.exp2(peaks - tl.max(peaks, 0))
+    result = tl.sum(mixed * shares[:, None], 0) / tl.sum(totals * shares, 0)
+    tl.store(out + (row * heads + head) * HEAD_DIM + dims, result.to(out.dtype.element_ty), mask=is_dim)
 
 
 @triton.jit(
@@ -223,6 +239,7 @@ def _decode(
     TOKENS_PER_BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     MOST: tl.constexpr,
+    IN_TWO_PASSES: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     OVERLAPS: tl.constexpr,
@@ -289,12 +306,54 @@ def _decode(
         tl.store(record[:, None] + dims[None, :], mixed, mask=is_output)
         tl.store(record + HEAD_DIM, peaks, mask=group < GROUP)
         tl.store(record + (HEAD_DIM + 1), totals, mask=group < GROUP)
-        # All of the program has written before it counts as done, and who is last reads what all wrote.
-        tl.debug_barrier()
-        first = item - part
-        counter = done + first * KV_HEADS + kv_head
-        if tl.atomic_add(counter, 1, sem="acq_rel") == parts - 1:
-            _put_together(
-                out, partials, row, kv_head, first, parts, KV_HEADS, GROUP, HEAD_DIM, PADDED_DIM, MOST
-            )
-            tl.store(counter, 0)
+        if not IN_TWO_PASSES:
+            # All of a program has written before it counts as done, and the last reads what all wrote.
+            tl.debug_barrier()
+            first = item - part
+            counter = done + first * KV_HEADS + kv_head
+            if tl.atomic_add(counter, 1, sem="acq_rel") == parts - 1:
+                for head in tl.static_range(GROUP):
+                    _put_together(
+                        out,
+                        partials,
+                        row,
+                        kv_head * GROUP + head,
+                        first,
+                        parts,
+                        KV_HEADS * GROUP,
+                        HEAD_DIM,
+                        PADDED_DIM,
+                        MOST,
+                    )
+                tl.store(counter, 0)
+
+
+@triton.jit(do_not_specialize_on_alignment=["work"])
+def _reduce(
+    out,
+    partials,
+    work,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    MOST: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):
+    """The second pass: a program for each head of a row, at the row's first part."""
+    wait_for_predecessor(OVERLAPS)
+    item = tl.program_id(1)
+    row = tl.load(work + item * 3).to(tl.int64)
+    part = tl.load(work + item * 3 + 1)
+    parts = tl.load(work + item * 3 + 2)
+    if (part == 0) & (parts > 1):
+        _put_together(
+            out,
+            partials,
+            row,
+            tl.program_id(0),
+            item,
+            parts,
+            tl.num_programs(0),
+            HEAD_DIM,
+            PADDED_DIM,
+            MOST,
+        )
