@@ -23,6 +23,7 @@ TARGETS = [
     "serve",
     "loadtest",
     "test",
+    "runtimes",
     "check",
     "bench",
     "clients",
