@@ -28,6 +28,7 @@ TARGETS = [
     "bench",
     "clients",
     "bundle",
+    "images",
     "lock",
     "clean",
 ]
