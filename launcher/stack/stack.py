@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from launcher.packaging.triton_runtime import build_runtime
 from launcher.secret_files import with_secrets
 from launcher.stack.announcement import announce
+from launcher.stack.gpus import gpus_of_one
 from launcher.stack.preparation import Preparation, Prepared
 from launcher.stack.processes import STACK_ID_VARIABLE, ChildProcess
 from launcher.stack.router_process import RouterProcess, check_router_settings, longest_stop_s
@@ -125,8 +126,9 @@ class Stack:
             self._router_command or router.command(), environment, run.directory / "router.log"
         )
         spreads = prepared.is_on_gpu and not self._settings.engine.get("gpu_device_ids")
+        gpus = gpus_of_one(self._settings.engine) if spreads else 0
         weights_bytes = prepared.text.fingerprint.weights_bytes
-        making = TritonServices(run, self._console, prepared.needed, spreads, weights_bytes=weights_bytes)
+        making = TritonServices(run, self._console, prepared.needed, gpus, weights_bytes=weights_bytes)
         services = making.of(tritons, environment, router_child)
         stop_s = longest_stop_s(self._settings.stack.drain_timeout_s, self._settings.router)
         router_service = Service(

@@ -28,14 +28,17 @@ UNLOAD_AFTER_DEATH_S = 8.0
 
 
 class TritonServices:
-    """`needed` are the models of the stack without which its servers are broken."""
+    """`needed` are the models of the stack without which its servers are broken.
+
+    Each server sees so many `gpus` of its own; with 0 it sees all.
+    """
 
     def __init__(
         self,
         run: Run,
         console: StackConsole,
         needed: Set[str],
-        spreads_over_gpus: bool,
+        gpus: int,
         kind: type[ChildProcess] = ChildProcess,
         weights_bytes: int = 0,
     ) -> None:
@@ -43,7 +46,7 @@ class TritonServices:
         self._run = run
         self._console = console
         self._needed = needed
-        self._spreads_over_gpus = spreads_over_gpus
+        self._gpus = gpus
         self._kind = kind
 
     def of(
@@ -60,7 +63,7 @@ class TritonServices:
         return services
 
     def _child(self, triton: TritonServer, environment: Mapping[str, str]) -> ChildProcess:
-        gpu = share_of_gpus(triton.number, environment) if self._spreads_over_gpus else {}
+        gpu = share_of_gpus(triton.number, environment, size=self._gpus) if self._gpus else {}
         log_path = self._run.directory / f"{triton.name.lower()}.log"
         command = with_private_memory(triton.command())
         return self._kind(command, triton.runtime.environment({**environment, **gpu}), log_path)

@@ -23,10 +23,12 @@ TARGETS = [
     "serve",
     "loadtest",
     "test",
+    "runtimes",
     "check",
     "bench",
     "clients",
     "bundle",
+    "images",
     "lock",
     "clean",
 ]

@@ -15,7 +15,7 @@ from launcher.console import StackConsole
 from launcher.packaging.triton_runtime import build_runtime, installed_runtime
 from launcher.paths import PROJECT_ROOT
 from launcher.settings import MOST_TRITON_SERVERS, SettingsError, refusal, state_dir
-from launcher.stack.gpus import visible_gpus
+from launcher.stack.gpus import gpus_of_one, visible_gpus
 from launcher.stack.ports import HIGHEST_PORT, claim_port
 from launcher.stack.preparation import Preparation
 from launcher.stack.processes import STACK_ID_VARIABLE
@@ -133,7 +133,8 @@ class TritonDeployment:
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
         spreads = prepared.is_on_gpu and not self._settings.engine.get("gpu_device_ids")
         weights_bytes = prepared.text.fingerprint.weights_bytes
-        making = TritonServices(run, self._console, prepared.needed, spreads, EchoedProcess, weights_bytes)
+        gpus = gpus_of_one(self._settings.engine) if spreads else 0
+        making = TritonServices(run, self._console, prepared.needed, gpus, EchoedProcess, weights_bytes)
         self._group.come_up(making.of(tritons, environment), "Loading the model")
         self._console.say(f"Triton is ready after {time.monotonic() - began_s:.1f} s.", style="bold green")
         for triton in tritons:

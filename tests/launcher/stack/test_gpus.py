@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.stack.gpus import VISIBLE, share_of_gpus
+from launcher.stack.gpus import VISIBLE, gpus_of_one, share_of_gpus
 
 
 @pytest.fixture
@@ -36,3 +36,14 @@ def test_one_gpu_or_none_is_shared_by_all_servers(visible: str, devices: Path) -
 
 def test_without_a_gpu_no_environment_is_set(tmp_path: Path) -> None:
     assert share_of_gpus(0, {}, tmp_path) == {}
+
+
+def test_servers_take_as_many_gpus_as_their_engines_need(devices: Path) -> None:
+    base, size = {VISIBLE: "0,1,2,3,4"}, gpus_of_one({"tensor_parallel_size": "2"})
+    assert [share_of_gpus(number, base, devices, size)[VISIBLE] for number in range(3)] == [
+        "0,1",
+        "2,3",
+        "0,1",
+    ]
+    assert share_of_gpus(0, base, devices, 4) == {}  # one server, which takes what it needs
+    assert gpus_of_one({}) == 1

@@ -82,19 +82,20 @@ def set_environment(parameters: EngineParameters) -> None:
 def _import_api() -> dict[str, Any]:
     from vllm import SamplingParams
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.exceptions import VLLMClientError
+    from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError
     from vllm.inputs import tokens_input
     from vllm.platforms import current_platform
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-    classes = (SamplingParams, AsyncEngineArgs, VLLMClientError, tokens_input, RequestOutputKind)
-    others = (StructuredOutputsParams, AsyncLLM, EngineDeadError, EngineGenerateError)
+    classes = (SamplingParams, AsyncEngineArgs, AsyncLLM, RequestOutputKind, StructuredOutputsParams)
+    errors = (VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError)
     if current_platform.is_cpu():
         # Nothing is compiled on a CPU: there need be no compiler.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    return {each.__name__: each for each in (*classes, *others)}
+    named = (*classes, *errors, EngineDeadError, EngineGenerateError, tokens_input)
+    return {each.__name__: each for each in named}
 
 
 def engine_arguments(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from python_backend.costs.learners import StepLearner
@@ -22,8 +23,15 @@ class VllmStatistics:
     core says of it where nothing ran before.
     """
 
-    def __init__(self, iterations: Iterations, blocks_of_one: int, tokens_per_block: int) -> None:
+    def __init__(
+        self,
+        iterations: Iterations,
+        blocks_of_one: int,
+        tokens_per_block: int,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._now = iterations
+        self._clock_s = clock_s
         self._blocks = blocks_of_one
         self._tokens_per_block = tokens_per_block
         self._learner = StepLearner()
@@ -32,7 +40,7 @@ class VllmStatistics:
         self._learned_s = 0.0
 
     def note(self, scheduler: Any, iteration: Any, copy: int) -> None:
-        now, now_s = self._now, time.monotonic()
+        now, now_s = self._now, self._clock_s()
         if iteration is not None:
             now.preemptions += iteration.num_preempted_reqs
         if scheduler is None:

@@ -16,6 +16,9 @@ from python_backend.engine.runtimes.hosted.host import Unreadable
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 
+# Not all of its versions derive them from ValueError.
+_OF_THE_REQUEST = ("VLLMValidationError", "VLLMUnprocessableEntityError", "VLLMNotFoundError")
+
 
 class VllmTranslator:
     """`api` has vLLM's own classes by their names."""
@@ -83,7 +86,7 @@ class VllmTranslator:
     def failure_of(self, error: Exception) -> InflightError | None:
         if isinstance(error, (self._api["EngineDeadError"], EngineBroken)):
             return None
-        if isinstance(error, (ValueError, self._api["VLLMClientError"])):
+        if isinstance(error, (ValueError, *(self._api[name] for name in _OF_THE_REQUEST))):
             return InflightError(ErrorKind.INVALID_REQUEST, f"vLLM refuses it: {error}")
         if isinstance(error, (TypeError, Unreadable, self._api["EngineGenerateError"])):
             return InflightError(ErrorKind.ENGINE_FAILED, f"vLLM could not answer: {error}")

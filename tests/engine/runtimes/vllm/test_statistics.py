@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from python_backend.engine.runtimes.hosted.iterations import Iterations
-from python_backend.engine.runtimes.vllm import statistics
 from python_backend.engine.runtimes.vllm.statistics import VllmStatistics
 
 
@@ -36,22 +35,18 @@ def test_blocks_are_counted_over_all_copies_of_the_model() -> None:
     assert (now.reused_blocks, now.new_blocks) == (4, 2)
 
 
-def test_an_iteration_takes_the_time_since_the_last_unless_nothing_ran(monkeypatch: Any) -> None:
-    clock = iter([10.0, 10.02, 50.0])
-    monkeypatch.setattr(statistics.time, "monotonic", lambda: next(clock))
-    now = Iterations()
-    noted = VllmStatistics(now, 100, 16)
+def test_an_iteration_takes_the_time_since_the_last_unless_nothing_ran() -> None:
+    now, clock_s = Iterations(), iter([10.0, 10.02, 50.0])
+    noted = VllmStatistics(now, 100, 16, lambda: next(clock_s))
     noted.note(told(3), None, 0)
     noted.note(told(0), None, 0)  # nobody is left
     noted.note(told(1, elapsed_ms=7), None, 0)
     assert round(now.busy_ns / 1e6) == 5 + 20 + 7
 
 
-def test_the_cost_of_iterations_is_learned(monkeypatch: Any) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr(statistics.time, "monotonic", lambda: now_s[0])
-    now = Iterations()
-    noted = VllmStatistics(now, 1000, 16)
+def test_the_cost_of_iterations_is_learned() -> None:
+    now, now_s = Iterations(), [100.0]
+    noted = VllmStatistics(now, 1000, 16, lambda: now_s[0])
     for number in range(400):
         sequences = 1 + number % 40
         now_s[0] += 0.010 + 0.001 * sequences

@@ -27,7 +27,7 @@ class EngineGenerateError(Exception):
     pass
 
 
-class VLLMClientError(Exception):
+class VLLMValidationError(Exception):
     pass
 
 
@@ -38,7 +38,9 @@ API = {
     "tokens_input": lambda ids, cache_salt: {"prompt_token_ids": ids, "cache_salt": cache_salt},
     "EngineDeadError": EngineDeadError,
     "EngineGenerateError": EngineGenerateError,
-    "VLLMClientError": VLLMClientError,
+    "VLLMValidationError": VLLMValidationError,
+    "VLLMUnprocessableEntityError": VLLMValidationError,
+    "VLLMNotFoundError": VLLMValidationError,
 }
 TRANSLATOR = VllmTranslator(API, VLLM.capabilities, True, (2, 9))
 
@@ -110,7 +112,10 @@ def test_a_guide_needs_a_tokenizer() -> None:
 
 
 def test_an_error_ends_one_request_or_all_of_them() -> None:
-    refused, failed = TRANSLATOR.failure_of(VLLMClientError("no")), TRANSLATOR.failure_of(TypeError("odd"))
+    refused, failed = (
+        TRANSLATOR.failure_of(VLLMValidationError("no")),
+        TRANSLATOR.failure_of(TypeError("odd")),
+    )
     assert refused is not None
     assert refused.kind is ErrorKind.INVALID_REQUEST
     assert failed is not None
