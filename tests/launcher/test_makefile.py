@@ -27,6 +27,7 @@ TARGETS = [
     "bench",
     "clients",
     "bundle",
+    "images",
     "lock",
     "clean",
 ]
