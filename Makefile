@@ -15,7 +15,8 @@ INSTALLED_LOADTEST := $(VENV)/.installed-loadtest
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev same-python serve loadtest test check audit bench clients bundle images lock clean
+.PHONY: help install install-dev same-python serve loadtest test runtimes check audit bench clients bundle images \
+	lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +73,9 @@ loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, w
 WORKERS ?= 2
 test: install-dev ## Run all tests: pytest $(ARGS)
 	@$(RUN) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+runtimes: install-dev ## Test vLLM for real, over two processes too (3 GB, once)
+	@INFLIGHT_TEST_RUNTIMES=1 $(RUN) pytest tests/stack/test_vllm_runtime.py $(ARGS)
 
 check: install-dev ## Lint, formatting and types
 	$(RUN) ruff check .

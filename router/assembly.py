@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from python_backend.host.cores import available_cores
 from python_backend.sharing.processor_share import ProcessorShare
 from router.admission.gates import AdmissionSettings, build_gates
-from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
@@ -21,6 +20,7 @@ from router.control.objectives.monitor import ObjectiveMonitor
 from router.control.objectives.publisher import ObjectivePublisher
 from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.peers.peer_sync import PeerSync, new_loads, open_board
+from router.control.peers.shared_events import SharedEventLog
 from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
@@ -41,6 +41,7 @@ from router.request.answer import Answers
 from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
+from router.resume.event_log import LogLimits, MemoryEventLog
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
 from router.routing.discovery import Discovery, Sought, place_of
@@ -60,6 +61,8 @@ from router.telemetry.collectors import (
     TenancyMetrics,
 )
 from router.telemetry.metrics import Metrics
+from router.telemetry.overview.overview import Overview
+from router.telemetry.overview.snapshots import Snapshots
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.recorded_prompts import RecordedPrompts
 from router.telemetry.tracing.setup import open_tracer
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
     from router.request.answer import Observer
+    from router.resume.event_log import EventLog
     from router.routing.replicas import Replica
     from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
@@ -99,6 +103,8 @@ class Assembly:
         closing.push_async_callback(self._discovery.close)
         self._published = Published()
         self._peer_loads = new_loads()
+        self._events_kept = LogLimits(kept_s=settings.answers_kept_s)
+        self._events: EventLog = MemoryEventLog(self._events_kept)
         self._registry = Registry(published=self._published)
         self._monitor = ObjectiveMonitor()
         self._metrics = Metrics(self._monitor)
@@ -214,7 +220,10 @@ class Assembly:
         metrics = AdmissionMetrics(gates, self._fleet)
         self._metrics.expose(metrics)
         self._closing.callback(gates.close)
-        self._run(gates.run(), metrics.run())
+        self._overview = Overview(
+            Snapshots(self._metrics, self._published, gates, self._fleet, metrics.busy_of)
+        )
+        self._run(gates.run(), metrics.run(), self._overview.run())
         return gates
 
     async def _share_with_peers(self, gates: Gates) -> None:
@@ -223,8 +232,10 @@ class Assembly:
         if self._settings.redis_url:
             board = open_board(self._settings.redis_url, self._tenancy.deployment)
             sync = PeerSync(board, self._tenancy.ledger, gates, self._peer_loads)
+            shared = self._events = SharedEventLog(board.link, sync.name, self._events_kept)
             await sync.swap()
             self._run(sync.run())
+            self._closing.push_async_callback(shared.close)
         self._metrics.expose(PeerMetrics(sync))
 
     # The path
@@ -265,7 +276,10 @@ class Assembly:
             documents=documents,
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
-            events=MemoryEventLog(),
+            events=self._events,
+            keyed_grace_s=settings.unread_grace_s,
+            recent=accounts.recent,
+            overview=self._overview,
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,
             safety=safety,

@@ -28,9 +28,11 @@ printf 'postgresql://inflight:%s@postgres:5432/inflight' "$(of postgres_password
 random 32 | keep redis_password
 printf 'redis://:%s@redis:6379/0' "$(of redis_password)" | keep redis_url
 hash=$(of redis_password | sha256sum | cut -d' ' -f1)
-# What routers do there, and no more; a file of an earlier version allowed everything.
-if grep -qs '+@all' "$secrets/redis_acl"; then rm -f "$secrets/redis_acl"; fi
-allowed='+auth +hello +ping +select +set +del +mget +sadd +srem +smembers +pexpire'
+# What routers do there, and no more; files of earlier versions allowed everything, or not enough.
+if [ -e "$secrets/redis_acl" ] && { grep -q '+@all' "$secrets/redis_acl" ||
+    ! grep -q '+xadd' "$secrets/redis_acl"; }; then rm -f "$secrets/redis_acl"; fi
+allowed='+auth +hello +ping +select +set +del +mget +sadd +srem +smembers +pexpire +exists'
+allowed="$allowed +xadd +xrange +xrevrange +xread"
 printf 'user default on #%s resetchannels ~inflight:* -@all %s\n' "$hash" "$allowed" | keep redis_acl
 random 40 | keep triton_secret
 head -c 32 /dev/urandom | keep pepper

@@ -71,7 +71,7 @@ def measure(
         "tokenizer_dir": str(checkpoint.directory),
         "inflight_packed_cache_dir": packed_cache_dir(settings),
         "inflight_device": engine.inflight_device,
-        "gpu_device_ids": engine.gpu_device_ids,
+        "gpu_device_ids": engine.gpu,
         "precisions": wanted,
         "text": None if text is None else str(text.resolve()),
     }

@@ -21,7 +21,14 @@ from launcher.packaging.repository import (
     set_parameters,
     write_repository,
 )
-from launcher.settings import ENGINE_KEYS_OF_OURS, PACKED_CACHE, packed_cache_dir, state_dir
+from launcher.settings import (
+    ENGINE_KEYS_OF_OURS,
+    PACKED_CACHE,
+    RUNTIMES_DIR,
+    packed_cache_dir,
+    runtimes_dir,
+    state_dir,
+)
 from launcher.stack.router_process import BuiltIn
 
 if TYPE_CHECKING:
@@ -106,6 +113,7 @@ class Preparation:
                 "gpt_model_path": str(self._engine_dir or checkpoint.model_path),
                 "tokenizer_dir": directory,
                 PACKED_CACHE: packed_cache_dir(self._settings),
+                RUNTIMES_DIR: runtimes_dir(self._settings),
             },
         }
         left_out = [EMBEDDINGS]
@@ -123,7 +131,7 @@ class Preparation:
 
         Gives the engine's parameters as far as they were chosen, and what it computes on.
         """
-        paths = {*ENGINE_KEYS_OF_OURS, PACKED_CACHE}
+        paths = {*ENGINE_KEYS_OF_OURS, PACKED_CACHE, RUNTIMES_DIR}
         chosen = {key: value for key, value in self._settings.engine.items() if key not in paths}
         if self._engine_dir is not None:
             return chosen, None

@@ -25,7 +25,13 @@ from launcher.packaging.releases.needs import needs_of
 from launcher.packaging.releases.sources import find_checkpoint
 from launcher.packaging.repository import CONFIG, EMBEDDINGS, ENGINE, read_config, read_parameters
 from launcher.packaging.triton_runtime import triton_backends
-from launcher.settings import ENGINE_KEYS_OF_OURS, PACKED_CACHE, packed_cache_dir
+from launcher.settings import (
+    ENGINE_KEYS_OF_OURS,
+    PACKED_CACHE,
+    RUNTIMES_DIR,
+    packed_cache_dir,
+    runtimes_dir,
+)
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
 from router.core.manifest import Kind, Manifest, Needs, entry_name, member_name
@@ -90,6 +96,7 @@ class ReleaseBuilder:
             PACKED_CACHE: str(
                 Path(chosen.pop(PACKED_CACHE, packed_cache_dir(settings))).expanduser().absolute()
             ),
+            RUNTIMES_DIR: str(Path(chosen.pop(RUNTIMES_DIR, runtimes_dir(settings))).expanduser().absolute()),
         }
         manifest = self._of_checkpoint(source, version)
         chosen = self._prepared(chosen, paths)
