@@ -95,7 +95,7 @@ bundle: install ## One file for x86_64 GPU hosts that reach no registry (PYTHON_
 	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock packaging cyclonedx-python-lib
 	@$(RUN) deploy.bundle --python-version $(PYTHON_VERSION) $(ARGS)
 
-images: install-dev ## The images of docker-compose.yml without Docker, by buildah, and a chat with them (as root): python -m deploy.images $(ARGS)
+images: install-dev ## The images of docker-compose.yml without Docker, by buildah, as root: python -m deploy.images $(ARGS)
 	@$(RUN) deploy.images $(ARGS)
 
 COMPILE := $(RUN) uv pip compile pyproject.toml --universal --python-version 3.10 --quiet --no-annotate --no-header

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument(
         "--python", type=Path, default=None, help="prefix of a CPython 3.12, for the stand-in"
     )
-    parser.add_argument("--no-chat", action="store_true", help="do not start them")
+    parser.add_argument("--chat", action="store_true", help="start Triton and a router of them")
     told = parser.parse_args()
     told.into.mkdir(parents=True, exist_ok=True)
     buildah = Buildah()
@@ -39,7 +39,7 @@ def main() -> None:
         built = buildah.build(services[name], {"PYTHON_IMAGE": base})
         figures[name] = buildah.describe(built, told.into / f"{name}.cdx.json")
         print(f"{name}: {json.dumps(figures[name])}", flush=True)
-    if not told.no_chat and {"router", "triton-cpu"} <= figures.keys():
+    if told.chat and {"router", "triton-cpu"} <= figures.keys():
         figures["chat"] = ask_for_a_chat(buildah, services)
         print(f"chat: {json.dumps(figures['chat'])}")
     (told.into / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")

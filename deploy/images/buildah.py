@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# pip inside trusts whom this machine trusts.
-AUTHORITIES = "/etc/ssl/certs:/etc/ssl/certs:ro"
+# pip inside trusts whom this machine trusts; one in a virtual environment has to be told.
+TRUSTED = "/etc/ssl/certs"
+PIP_SETTINGS = f"[global]\ncert = {TRUSTED}/ca-certificates.crt\n"
 PARTS = "opt/inflight/sbom.cdx.json"
 
 
@@ -23,6 +24,15 @@ class Buildah:
     def __init__(self) -> None:
         if shutil.which("buildah") is None:
             raise SystemExit("buildah is missing: apt-get install buildah mmdebstrap")
+
+        self._settings = tempfile.NamedTemporaryFile("w", prefix="inflight-pip-", suffix=".conf")  # noqa: SIM115
+        self._settings.write(PIP_SETTINGS)
+        self._settings.flush()
+        Path(self._settings.name).chmod(0o644)
+
+    @property
+    def authorities(self) -> list[str]:
+        return [f"--volume={TRUSTED}:{TRUSTED}:ro", f"--volume={self._settings.name}:/etc/pip.conf:ro"]
 
     def ask(self, *words: str | Path) -> str:
         return subprocess.run(
@@ -36,7 +46,7 @@ class Buildah:
             f"--build-arg={name}={arguments[name]}" for name in build.get("args", {}) if name in arguments
         ]
         target = ["--target", build["target"]] if "target" in build else []
-        where = ["--isolation=chroot", "--layers=false", f"--volume={AUTHORITIES}", "--quiet"]
+        where = ["--isolation=chroot", "--layers=false", *self.authorities, "--quiet"]
         self.ask("bud", *where, *given, *target, "-f", build["dockerfile"], "-t", image, build["context"])
         return image
 

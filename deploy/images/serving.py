@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.images.buildah import AUTHORITIES, Buildah
+from deploy.images.buildah import Buildah
 
 LIMIT_S = 900.0
 USER = 10001
@@ -90,7 +90,7 @@ def started(buildah: Buildah, service: Mapping[str, Any], place: Place, name: st
             *given,
             *place.volumes,
         ]
-        command += [f"--volume={AUTHORITIES}", f"--workingdir={service['working_dir']}", container, "--"]
+        command += [*buildah.authorities, f"--workingdir={service['working_dir']}", container, "--"]
         with (place.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [*command, *service["command"]], stdout=log, stderr=log, start_new_session=True

@@ -152,10 +152,17 @@ class RouterDeployment:
     def _service(self, router: RouterProcess, directory: Path) -> Service:
         stop_s = longest_stop_s(self._settings.stack.drain_timeout_s, self._router_settings)
         silence = SilenceWatch(router.is_live)
+
+        def is_up() -> bool:
+            is_live = router.is_live()
+            if is_live:
+                silence.begin()
+            return is_live
+
         return Service(
             "the router",
             EchoedProcess(router.command(), os.environ, directory / "router.log"),
-            is_ready=router.is_live,  # ready it is when Triton is, which may take long
+            is_ready=is_up,  # ready it is when Triton is, which may take long
             start_timeout_s=START_TIMEOUT_S,
             longest_stop_s=lambda: stop_s,
             find_fault=silence.find_fault,  # Docker restarts what ends, and not what hangs

@@ -68,6 +68,12 @@ class Address:
         return f"{self.scheme}://{self.place}/{self.path}#sha256={sha256}"
 
     @property
+    def asked(self) -> str:
+        """As it was asked for, without a query."""
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"{self.without_pin}{revision}{f'#sha256={self.sha256}' if self.sha256 else ''}"
+
+    @property
     def without_pin(self) -> str:
         return f"{self.scheme}://{self.place}/{self.path}"
 

@@ -46,7 +46,7 @@ def fetch_model(text: str, data_dir: Path, progress: Progress) -> LocalCopy:
         address = parse_address(text)
         if address.scheme == "file":
             return _on_this_machine(address, data_dir, progress)
-        return Copies(data_dir / "models", data_dir, progress).of(address, text.partition("?")[0])
+        return Copies(data_dir / "models", data_dir, progress).of(address)
     except (AddressError, SourceError) as error:
         raise CheckpointError(str(error)) from None
 
@@ -88,13 +88,13 @@ class Copies:
         self._data_dir = data_dir
         self._progress = progress
 
-    def of(self, address: Address, asked: str) -> LocalCopy:
-        known = self._known(asked)
+    def of(self, address: Address) -> LocalCopy:
+        known = self._known(address.asked)
         if address.is_pinned and (found := self._sound(known, address)):
             return found  # it cannot have changed
         with closing(open_source(address)) as source:
             try:
-                with self._progress.stage(f"Looking at {asked}"):
+                with self._progress.stage(f"Looking at {address.asked}"):
                     listing = source.look()
             except Unreachable as error:
                 if found := self._sound(known, address):
@@ -102,7 +102,7 @@ class Copies:
                         return found
                 raise
             found = self._fetched(address, source, listing)
-        self._remember(asked, found.path.parent if address.is_one_file else found.path)
+        self._remember(address.asked, found.path.parent if address.is_one_file else found.path)
         return found
 
     def _known(self, asked: str) -> Path | None:

@@ -35,7 +35,7 @@ class WebPlace:
         address = self._address
         if address.is_one_file:
             return Listing((self._head(address.path.rsplit("/", 1)[-1], address.sha256),))
-        text = b"".join(self._get(f"{self._url('')}{SUMS}", {}, (200,))).decode("utf-8", "replace")
+        text = b"".join(self._get(self._url(SUMS), {}, (200,))).decode("utf-8", "replace")
         named = [_LINE.fullmatch(line.strip()) for line in text.splitlines() if line.strip()]
         if not named or not all(named):
             raise SourceError(f"{address.without_pin}{SUMS} is not what sha256sum writes")

@@ -77,6 +77,12 @@ def test_a_pinned_address_can_be_asked_for_again_and_holds_no_secret(text: str, 
     assert not parse_address(text).is_pinned
 
 
+def test_what_was_asked_for_tells_pins_apart_and_leaves_the_query_out() -> None:
+    first, second = (parse_address(f"https://h/b.gguf?secret=1#sha256={each * 32}") for each in ("ab", "cd"))
+    assert first.asked != second.asked
+    assert "secret" not in first.asked
+
+
 def test_pins_are_recognised() -> None:
     pins = (f"hf://a/b@{COMMIT}", f"oci://r.io/b@sha256:{SHA}", f"s3://bucket/b#sha256={SHA}")
     assert all(parse_address(each).is_pinned for each in pins)

@@ -41,10 +41,11 @@ def endpoint() -> Iterator[str]:
         secret_access_key="secret",
         client_options={"allow_http": True},
     )
-    httpx.put(f"{url}/models").raise_for_status()
+    httpx.put(f"{url}/models", timeout=60).raise_for_status()
+    readable = {"x-amz-acl": "public-read"}
     # Its server signs in nobody by Google's tokens: what that test reads, everybody may.
     for path, content in (("open", b""), ("open/llama/model.safetensors", WEIGHTS)):
-        httpx.put(f"{url}/{path}", content=content, headers={"x-amz-acl": "public-read"}).raise_for_status()
+        httpx.put(f"{url}/{path}", content=content, headers=readable, timeout=60).raise_for_status()
     for name in ("config.json", "tokenizer.json", "nested/config.json"):
         obstore.put(store, f"team/llama/{name}", b"{}")
     obstore.put(store, "team/llama/model.safetensors", WEIGHTS)

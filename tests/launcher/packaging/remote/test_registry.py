@@ -37,7 +37,7 @@ class Registry:
     def __init__(self, url: str) -> None:
         self.host = url.removeprefix("http://")
         self._client = httpx.Client(
-            base_url=f"{url}/v2/team/llama", follow_redirects=True, auth=("user", "password")
+            base_url=f"{url}/v2/team/llama", follow_redirects=True, auth=("user", "password"), timeout=60
         )
 
     def push(self, checkpoint: Path, tag: str, media_type: str = "application/octet-stream") -> str:
