@@ -39,6 +39,8 @@ from router.request.decoding import invalid
 from router.request.error_shapes import Problem, shape_for
 from router.request.errors import HttpError, render_error, write_error
 from router.request.routes import RouteTable
+from router.resume.keyed_requests import HEADER as KEY_HEADER
+from router.resume.keyed_requests import KeyedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,6 +102,7 @@ class App:
         self._accounts = parts.accounts
         self._doorkeeper = doorkeeper
         self._catalogue = parts.tenancy.catalogue
+        self._keyed = KeyedRequests(parts.events, parts.keyed_grace_s)
         self._max_upload_bytes = parts.file_limits.max_upload_bytes
         own = [*all_routes(parts), *session.routes(parts.tenancy.sessions, doorkeeper), *routes]
         described = openapi.routes(own, parts.models, doorkeeper)
@@ -193,7 +196,10 @@ class App:
         record.conversation = headers.get("x-inflight-conversation", "")
         if (deadline := headers.get(DEADLINE)) is not None:
             record.deadline_s = read_deadline(deadline, None, record.arrived_s)
-        await route.endpoint(exchange, record)
+        if KEY_HEADER in headers and route.takes_keys:
+            await self._keyed.answer(exchange, record, route.endpoint)
+        else:
+            await route.endpoint(exchange, record)
 
     def body_terms(self, method: str, path: str, headers: dict[str, str]) -> BodyTerms:
         """Whose a large body is; raises Refused, before it is read, where its head is enough to refuse it."""

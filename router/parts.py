@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.content.conversations.event_log import EventLog
     from router.content.documents.documents import Documents
     from router.content.files.model import FileLimits
     from router.request.accounts import Accounts
     from router.request.answer import Answers
     from router.request.permit import Permits
     from router.request.token_counting import Tokenizers
+    from router.resume.event_log import EventLog
     from router.routing.models import Registry
     from router.safety.guard import Safety
     from router.store.database import StoreAccess
@@ -39,5 +39,6 @@ class Parts:
     recent: RecentRequests
     overview: Overview
     prompt_log: PromptLog | None = None
+    keyed_grace_s: float = 60.0  # for so long an answer with a key is made for nobody
     metrics_open: bool = False  # /metrics asks for no key
     safety: Safety | None = None  # what /v1/moderations judges by

@@ -31,9 +31,11 @@ from python_backend.triton_adapter.request_parameters import (
     Limits,
     asks_for_report,
     decode_configuration,
+    decode_router,
 )
 from python_backend.triton_adapter.requests import GenerateCall, ModelRules, decode_call
 from python_backend.triton_adapter.responses import ResponseBuilder
+from python_backend.triton_adapter.router_watch import RouterWatch
 from python_backend.triton_adapter.running_requests import (
     RunningRequest,
     RunningRow,
@@ -70,6 +72,7 @@ class TritonPythonModel:
         self._failed_restarts = 0
         self._check_period_s = self._parameters.cancellation_check_period_ms / 1000
         self._watch = CallerWatch(self._check_period_s)
+        self._routers = RouterWatch()
         self._coalescer = Coalescer()
         self._pacer = Pacer()
         self._metrics = EngineMetrics(
@@ -113,6 +116,7 @@ class TritonPythonModel:
             self._acknowledge(sender)
             return
         if asks_for_report(parameters):
+            self._routers.heard(decode_router(parameters), time.monotonic())
             send_final(sender, report_response(self._report()))
             return
         call = decode_call(request.request_id(), pb.arrays(request), parameters, self._rules)
@@ -151,7 +155,7 @@ class TritonPythonModel:
     ) -> None:
         sequences = [row.generation.num_return_sequences for row in call.rows]
         self._refuse_beyond_queue(sum(sequences))
-        request = RunningRequest(call.request_id, sender, sum(sequences))
+        request = RunningRequest(call.request_id, sender, sum(sequences), call.router)
         rows = []
         for index, count in enumerate(sequences):
             # Each sequence is a stream of its own to postprocessing; the first one's number is the row's key.
@@ -250,6 +254,8 @@ class TritonPythonModel:
                     break
         except EOFError:
             return False
+        if self._engine.end_if_hung(owes_answers=bool(self._running)):
+            _log.error("the engine process hangs: none of its threads has run for seconds; it is killed")
         if pending := self._coalescer.take():
             self._respond(pending)
         return True
@@ -358,10 +364,13 @@ class TritonPythonModel:
         """
         now_s = time.monotonic()
         if self._watch.is_due(now_s):
-            rows = [row for row in list(self._running.values()) if not row.feeds_postprocessing]
-            requests = dict.fromkeys(row.request for row in rows)
-            for request in self._watch.who_has_gone(requests, now_s):
+            rows = list(self._running.values())
+            asked = dict.fromkeys(row.request for row in rows if not row.feeds_postprocessing)
+            for request in self._watch.who_has_gone(asked, now_s):
                 self._cancel_request(request)
+            if gone := self._routers.gone(now_s):
+                for request in dict.fromkeys(row.request for row in rows if row.request.router in gone):
+                    self._cancel_request(request)
 
 
 def _limits_at_start(capacity: Ready) -> Limits:

@@ -32,6 +32,8 @@ class CudaDecoder:
         self.device = device = weights.embeddings.device
         self.dtype = weights.embeddings.dtype
         self._angles = [_angles(rope, max_positions, device) for rope in shape.ropes]
+        # As the reference does it: a number of the model's precision, too.
+        self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self.dtype).item()
         self._is_gelu = shape.activation is Activation.GELU_TANH
         self._fuses_single_rows = all(_is_plain(layer) for layer in weights.layers)
         self._workspace = self._new_workspace(0)
@@ -50,8 +52,8 @@ class CudaDecoder:
     def forward(self, rows: StepRows, cache: KvCache, block_tables: torch.Tensor) -> torch.Tensor:
         """The wanted rows as they come out of the last layer and its norm."""
         hidden = torch.embedding(self._weights.embeddings, rows.token_ids)
-        if self.shape.embedding_scale != 1.0:
-            hidden *= self.shape.embedding_scale
+        if self._embedding_scale != 1.0:
+            hidden *= self._embedding_scale
         delta = None
         if len(hidden) == 1 and self._fuses_single_rows:
             for index in range(self.shape.layers):

@@ -7,9 +7,11 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 
+from python_backend.engine.process.interpreter import become, die_with_parent, leave_owner, start_given
 from python_backend.engine.process.messages import (
     Broken,
     Cancel,
@@ -23,7 +25,9 @@ from python_backend.engine.process.messages import (
     send,
 )
 from python_backend.engine.report import EngineBroken, SequenceEvent
-from python_backend.engine.runtimes.choice import load_runtime
+from python_backend.engine.runtimes.choice import choose_runtime
+from python_backend.engine.runtimes.declaration import RuntimeDeclaration
+from python_backend.engine.runtimes.declared import BY_NAME
 from python_backend.engine.runtimes.runtime import Runtime
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -131,13 +135,24 @@ def _tell_loading(connection: Connection, stage: str, done: int, total: int) -> 
     send(connection, Loading(stage, done, total))
 
 
+def chosen_runtime(start: Start, connection: Connection) -> RuntimeDeclaration:
+    """Does not return where the runtime needs another Python: this process goes on in that one."""
+    chosen = choose_runtime(start.parameters)
+    if chosen.interpreter is not None:
+        parameters = replace(start.parameters, inflight_runtime=chosen.name)
+        become(chosen.interpreter, connection.fileno(), Start(parameters))
+    return chosen.declaration
+
+
 def main(connection: Connection) -> int:
     """The exit code: 0 where the owner knows why, by a message; 1 where it is to start another engine."""
-    start = receive_command(connection)
+    given = start_given()
+    start = given or receive_command(connection)
     if not isinstance(start, Start):
         raise TypeError(f"the first command must be Start, not {type(start).__name__}")
     try:
-        runtime = load_runtime(start.parameters, partial(_tell_loading, connection))
+        declared = BY_NAME[given.parameters.inflight_runtime] if given else chosen_runtime(start, connection)
+        runtime = declared.load(start.parameters, partial(_tell_loading, connection))
     except InflightError as error:
         send(connection, Broken(error.to_text()))
         return 0
@@ -156,10 +171,13 @@ def main(connection: Connection) -> int:
     return 1
 
 
+if __name__ == "__mp_main__":  # imported by a process that a runtime has started
+    die_with_parent()
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     # Whatever a runtime starts must not hold the socket open, or the owner would not see this process end.
     os.set_inheritable(int(sys.argv[1]), False)
+    os.register_at_fork(after_in_child=partial(leave_owner, int(sys.argv[1])))
     try:
         sys.exit(main(Connection(int(sys.argv[1]))))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 
@@ -212,7 +213,9 @@ def test_an_engine_that_broke_for_good_ends_every_request_and_then_its_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runtime = NotingRuntime(failure_at_next_step=EngineBroken("the device is lost"))
-    monkeypatch.setattr(process, "load_runtime", lambda parameters, progress: runtime)
+    declared = SimpleNamespace(load=lambda parameters, progress: runtime)
+    monkeypatch.setattr(process, "chosen_runtime", lambda start, connection: declared)
+    monkeypatch.setattr("sys.argv", ["main", "3"])  # not those of the tests
     monkeypatch.setattr(process, "gc", NoCollector())
     ours, theirs = Pipe()
     with ours:

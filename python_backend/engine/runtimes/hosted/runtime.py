@@ -1,7 +1,7 @@
-"""`tensorrt_llm.LLM` as a `Runtime`: it schedules and computes, the contract is kept here.
+"""A package that schedules and computes by itself, as a `Runtime`: the contract is kept here.
 
-As many sequences as may run are given to it, the others wait here in the order of their tiers: it has one
-queue, and no tiers. `step` waits a moment for what it tells, so that commands are heard in between.
+As many sequences as may run are given to it, the others wait here in the order of their tiers. `step` waits a
+moment for what it tells, so that commands are heard in between.
 """
 
 from __future__ import annotations
@@ -12,23 +12,15 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from python_backend.engine.host.memory import resident_bytes
 from python_backend.engine.refusals import refuse_impossible, within_vocabulary
 from python_backend.engine.report import EngineBroken, FinishReason, Gauges, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.runtimes.trtllm.arguments import (
-    guide_arguments,
-    keeps_the_usual,
-    refuse_undone,
-    retention_config,
-    sampling_arguments,
-)
-from python_backend.engine.runtimes.trtllm.conversation import Asked, Conversation, Told
-from python_backend.engine.runtimes.trtllm.events import missing_logits, take_news
-from python_backend.engine.runtimes.trtllm.failures import Unreadable, failure_of
-from python_backend.engine.runtimes.trtllm.merge import merged
+from python_backend.engine.runtimes.hosted.conversation import Conversation, Told
+from python_backend.engine.runtimes.hosted.events import missing_logits, take_news
+from python_backend.engine.runtimes.hosted.host import Asked, Translator, Unreadable
+from python_backend.engine.runtimes.hosted.merge import merged
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.events import end_event
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -44,8 +36,8 @@ _LOST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class LlmFacts:
-    """What the model is, and what was asked of TensorRT-LLM; `guide_end_id` ends an answer with a guide."""
+class HostFacts:
+    """What the model is, and what was asked of the package; `guide_end_id` ends an answer with a guide."""
 
     vocabulary: int
     max_sequence_tokens: int
@@ -53,16 +45,15 @@ class LlmFacts:
     max_step_tokens: int
     total_blocks: int
     tokens_per_block: int
-    can_guide: bool = False
     guide_end_id: int | None = None
 
 
-class LlmRuntime:
+class HostedRuntime:
     """Requests come in by `add`, each of their sequences ends exactly once in the events of `step`."""
 
-    def __init__(self, conversation: Conversation, llmapi: Any, facts: LlmFacts) -> None:
+    def __init__(self, conversation: Conversation, translator: Translator, facts: HostFacts) -> None:
         self._conversation = conversation
-        self._llmapi = llmapi
+        self._translator = translator
         self._facts = facts
         self._max_batch_size = facts.max_batch_size
         self._arrivals = itertools.count()
@@ -106,7 +97,7 @@ class LlmRuntime:
         facts = self._facts
         request = within_vocabulary(request, facts.vocabulary)
         refuse_impossible(request, facts.vocabulary, facts.max_sequence_tokens, facts.max_batch_size)
-        refuse_undone(request, facts.can_guide)
+        self._translator.refuse(request)
         if request.guide is not None and (request.end_id is None or request.end_id < 0):
             # A guide's answer ends with a token of its own there; our own engine needs none.
             request = replace(request, end_id=facts.guide_end_id)
@@ -141,7 +132,9 @@ class LlmRuntime:
             self._max_batch_size = max_batch_size
         if max_step_tokens not in (None, self._facts.max_step_tokens):
             _log.info(
-                "max_step_tokens stays %d until TensorRT-LLM is loaded again", self._facts.max_step_tokens
+                "max_step_tokens stays %d until %s is loaded again",
+                self._facts.max_step_tokens,
+                self._translator.title,
             )
 
     def step(self) -> list[SequenceEvent]:
@@ -180,6 +173,9 @@ class LlmRuntime:
             gpu_memory_bytes=now.gpu_bytes,
             pinned_memory_bytes=now.pinned_bytes,
             busy_ns=now.busy_ns,
+            cached_blocks=now.cached_blocks,
+            preemptions=now.preemptions,
+            learned=now.learned,
         )
 
     @property
@@ -195,34 +191,12 @@ class LlmRuntime:
                 continue  # cancelled while it waited
             sequence.first_scheduled_ns = time.monotonic_ns()
             try:
-                arguments = self._arguments(sequence)
+                arguments = self._translator.arguments(sequence)
             except Exception as error:  # its values say no before it is asked
                 self._fail(sequence, error if isinstance(error, ValueError) else Unreadable(str(error)))
                 continue
             asked = self._conversation.ask(arguments)
             self._running[id(asked)] = sequence, asked
-
-    def _arguments(self, sequence: Sequence) -> dict[str, Any]:
-        request, llmapi = sequence.request, self._llmapi
-        sampling = sampling_arguments(
-            request, sequence.max_new_tokens, sequence.index, self._facts.vocabulary
-        )
-        if request.guide is not None:
-            sampling["guided_decoding"] = llmapi.GuidedDecodingParams(**guide_arguments(request.guide))
-        arguments: dict[str, Any] = {
-            "inputs": list(request.prompt_ids),
-            "sampling_params": llmapi.SamplingParams(**sampling),
-            # Logits come whole with the end, or in pieces whose cut differs between versions.
-            "streaming": not (request.asks_of_prompt or request.returns_generation_logits),
-        }
-        if request.asks_of_prompt:
-            # Of tokens that are found in the cache there are no logits.
-            arguments["cache_salt"] = f"{request.cache_salt}/{sequence.key}.{sequence.index}"
-        elif request.cache_salt:
-            arguments["cache_salt"] = request.cache_salt
-        if not keeps_the_usual(request.retention):
-            arguments["kv_cache_retention_config"] = retention_config(request.retention, llmapi)
-        return arguments
 
     def _take(self, told: Told) -> None:
         """What is told of a sequence that ended here meanwhile is passed over."""
@@ -236,12 +210,12 @@ class LlmRuntime:
         if told.error is not None:
             self._fail(sequence, told.error)
             return
-        missing = missing_logits(sequence, told.news)
+        missing = missing_logits(sequence, told.news, self._translator.title)
         if missing is not None:
             self._end(sequence, FinishReason.ERROR, missing.to_text())
             return
         try:
-            event = take_news(sequence, told.news, time.monotonic_ns())
+            event = take_news(sequence, told.news, time.monotonic_ns(), self._translator.title)
         except Exception as error:
             _log.exception("what sequence %d was given could not be taken", sequence.key)
             sequence.finish_reason = None
@@ -253,10 +227,10 @@ class LlmRuntime:
             self._leave(sequence)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        """An error of its own request ends a sequence; any other, TensorRT-LLM."""
-        failure = failure_of(error, self._llmapi.RequestError)
+        """An error of its own request ends a sequence; any other, the package."""
+        failure = self._translator.failure_of(error)
         if failure is None:
-            raise EngineBroken(f"TensorRT-LLM broke: {type(error).__name__}: {error}") from error
+            raise EngineBroken(f"{self._translator.title} broke: {type(error).__name__}: {error}") from error
         self._end(sequence, FinishReason.ERROR, failure.to_text())
 
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
@@ -287,7 +261,7 @@ class LlmRuntime:
         now_s = time.monotonic()
         for number in [number for number, (_, at_s) in self._aborted.items() if now_s - at_s > _LOST_S]:
             del self._aborted[number]
-            _log.warning("TensorRT-LLM did not confirm an abort within %.0f s", _LOST_S)
+            _log.warning("%s did not confirm an abort within %.0f s", self._translator.title, _LOST_S)
 
     def _take_events(self) -> list[SequenceEvent]:
         events, self._events = self._events, []

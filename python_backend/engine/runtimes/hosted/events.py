@@ -1,4 +1,4 @@
-"""From what TensorRT-LLM told of a sequence to the events of the contract."""
+"""From what a package told of a sequence to the events of the contract."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from typing import Any
 import numpy as np
 
 from python_backend.engine.report import FinishReason, SequenceEvent
-from python_backend.engine.runtimes.trtllm.news import LogProbRow, News
+from python_backend.engine.runtimes.hosted.news import LogProbRow, News
 from python_backend.engine.sampling.tokens import top_log_probs
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.events import end_event
 from python_backend.wire.errors import ErrorKind, InflightError
 
-_REASONS = {"length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED}
+_REASONS = {
+    "length": FinishReason.LENGTH,
+    "cancelled": FinishReason.CANCELLED,
+    "abort": FinishReason.CANCELLED,
+}
 
 
-def take_news(sequence: Sequence, news: News, now_ns: int) -> SequenceEvent | None:
+def take_news(sequence: Sequence, news: News, now_ns: int, title: str) -> SequenceEvent | None:
     """Moves the sequence on, to its end if that is among the news; None where there is nothing to tell."""
     is_first = bool(news.token_ids) and sequence.first_token_ns == 0
     token_ids = _accept(sequence, news.token_ids)
@@ -29,17 +33,20 @@ def take_news(sequence: Sequence, news: News, now_ns: int) -> SequenceEvent | No
     if sequence.finish_reason is None and not token_ids:
         return None
     if sequence.finish_reason is FinishReason.ERROR:
-        return end_event(sequence, _untold(news).to_text())
+        return end_event(sequence, _untold(news, title).to_text())
     return _event(sequence, token_ids, news, is_first)
 
 
-def missing_logits(sequence: Sequence, news: News) -> InflightError | None:
+def missing_logits(sequence: Sequence, news: News, title: str) -> InflightError | None:
     """Why what was asked for cannot be told, at the end of an answer."""
     request = sequence.request
-    if not news.is_last or news.finish_reason == "cancelled":
+    if not news.is_last or _REASONS.get(news.finish_reason or "") is FinishReason.CANCELLED:
         return None
+    asks_of_prompt = request.returns_context_logits or (
+        request.returns_prompt_log_probs and news.prompt_log_probs is None
+    )
     wanted = {
-        "prompt": (request.asks_of_prompt, news.prompt_logits, len(request.prompt_ids)),
+        "prompt": (asks_of_prompt, news.prompt_logits, len(request.prompt_ids)),
         "answer": (request.returns_generation_logits, news.generation_logits, len(news.token_ids)),
     }
     for whose, (is_wanted, rows, count) in wanted.items():
@@ -47,7 +54,7 @@ def missing_logits(sequence: Sequence, news: News) -> InflightError | None:
             found = 0 if rows is None else len(rows)
             return InflightError(
                 ErrorKind.ENGINE_FAILED,
-                f"TensorRT-LLM gave the logits of {found} of the {count} tokens of the {whose}",
+                f"{title} gave the logits of {found} of the {count} tokens of the {whose}",
             )
     return None
 
@@ -68,9 +75,9 @@ def _reason(news: News) -> FinishReason:
     return _REASONS.get(news.finish_reason or "", FinishReason.ERROR)
 
 
-def _untold(news: News) -> InflightError:
+def _untold(news: News, title: str) -> InflightError:
     return InflightError(
-        ErrorKind.ENGINE_FAILED, f"TensorRT-LLM ended the answer and said only: {news.finish_reason}"
+        ErrorKind.ENGINE_FAILED, f"{title} ended the answer and said only: {news.finish_reason}"
     )
 
 
@@ -99,7 +106,11 @@ def _top_rows(sequence: Sequence, rows: list[LogProbRow], news: News) -> list[Lo
     if wanted is None:
         return []
     told = [row[: 1 + wanted] for row in rows]
-    if not sequence.request.returns_prompt_log_probs or news.prompt_logits is None:
+    if not sequence.request.returns_prompt_log_probs:
+        return told
+    if news.prompt_log_probs is not None:
+        return [*(row[: 1 + wanted] for row in news.prompt_log_probs), *told]
+    if news.prompt_logits is None:
         return told
     prompt = sequence.request.prompt_ids
     before = [
@@ -122,3 +133,4 @@ def _take_perf(sequence: Sequence, news: News) -> None:
     sequence.last_token_ns = news.perf.last_token_ns or sequence.last_token_ns
     sequence.table.new_blocks = news.perf.new_blocks
     sequence.table.reused_blocks = news.perf.reused_blocks
+    sequence.preemptions = news.perf.preemptions
