@@ -42,7 +42,7 @@ export const Chart = ({ label, series, data, show = (value) => (value == null ? 
       width: into.clientWidth || 300,
       height,
       legend: { show: legend, live: true },
-      padding: [8, 10, 0, 0],
+      padding: [8, 26, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false } },
       scales: {
         x: { time: x === "time" },
