@@ -77,7 +77,8 @@ async def measure_viewers(port: int, key: str, costs: Costs, viewers: int) -> tu
 
 async def measure_paint(url: str) -> tuple[float, float]:
     """Milliseconds to the first paint: of a browser that was never here, and of one that was."""
-    first, again = [], []
+    first: list[float] = []
+    again: list[float] = []
     async with chromium(url) as browser:
         for _ in range(_LOADS):
             watched = await browser.new_page()

@@ -108,6 +108,7 @@ def _respond(exchange: Exchange, record: Record, file: StaticFile, caching: tupl
 def routes() -> list[Route]:
     return [
         Route("GET", PATH, show_page, "The console, for people", answer="text/html", scope=None),
-        Route("GET", f"{PATH}/{{file}}", show_file, "What the console is made of", answer="text/plain",
-              scope=None, takes_rest=True),
+        Route("GET", f"{PATH}/{{file}}", show_file, "What the console is made of",
+              answer="text/javascript or text/css or text/plain or image/svg+xml or text/html", scope=None,
+              takes_rest=True),
     ]  # fmt: skip

@@ -17,7 +17,9 @@ import uvloop
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
+from router.admin import now
 from router.app import App
+from router.console.pages import static_files
 from router.control.releases.commands import ReleaseCommands
 from router.core.tenant import LOCAL_CALLER, Role, Scope
 from router.http.listener import Listener
@@ -95,14 +97,15 @@ def make_things(url: str, session: requests.Session) -> dict[str, str]:
     item = {"type": "message", "role": "user", "content": "hi"}
     conversation_id = post("/v1/conversations", json={"items": [item]})
     items = session.get(f"{url}/v1/conversations/{conversation_id}/items").json()["data"]
+    answered = post("/v1/chat/completions", json={"model": MODEL, "messages": [QUESTION], "store": True})
     return {
         "file_id": file_id,
         "batch_id": post("/v1/batches", json=batch),
         "conversation_id": conversation_id,
         "item_id": items[0]["id"],
-        "completion_id": post(
-            "/v1/chat/completions", json={"model": MODEL, "messages": [QUESTION], "store": True}
-        ),
+        "completion_id": answered,
+        "request": answered,
+        "file": f"{static_files()[0]}/main.js",
         "response_id": post("/v1/responses", json={"model": MODEL, "input": "hi"}),
         "id": MODEL,
         "model": MODEL,
@@ -143,7 +146,8 @@ def target() -> Iterator[Target]:
     thread.start()
     assert started.wait(30)
     ((url, key, real),) = found
-    with requests.Session() as session:
+    with requests.Session() as session, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(now, "STREAM_S", 0.0)  # who asks waits until it ends
         session.trust_env = False
         session.headers["authorization"] = f"Bearer {key}"
         document = without_security(session.get(f"{url}/openapi.json").json())

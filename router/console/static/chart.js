@@ -42,7 +42,7 @@ export const Chart = ({ label, series, data, show = (value) => (value == null ? 
       width: into.clientWidth || 300,
       height,
       legend: { show: legend, live: true },
-      padding: [8, 10, 0, 0],
+      padding: [8, 26, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false } },
       scales: {
         x: { time: x === "time" },
@@ -50,7 +50,7 @@ export const Chart = ({ label, series, data, show = (value) => (value == null ? 
           [0, Math.max((high || 0) * 1.1, (limit ?? 0) * 1.15, top) || 1] },
       },
       axes: [
-        { ...axis, size: 22, gap: 3, space: 70, ...(xShow ? { values: (/** @type {unknown} */ _, /** @type {number[]} */ at) => at.map(xShow) } : {}) },
+        { ...axis, size: 26, gap: 7, space: 70, ...(xShow ? { values: (/** @type {unknown} */ _, /** @type {number[]} */ at) => at.map(xShow) } : {}) },
         { ...axis, size: 58, space: 22, values: (/** @type {unknown} */ _, /** @type {number[]} */ at) => at.map(show) },
       ],
       series: [

@@ -1,6 +1,6 @@
 // What pages are made of.
 import { html } from "./html.js";
-import { useCallback, useEffect, useRef, useState } from "./vendor/hooks.js";
+import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.js";
 
 /** @typedef {import("./vendor/preact.js").Child} Child */
 
@@ -114,7 +114,8 @@ export const Copy = ({ text, children = "Copy" }) => {
  */
 export const Dialog = ({ title, close, children }) => {
   const place = useRef(/** @type {HTMLDialogElement | null} */ (null));
-  useEffect(() => {
+  // Before it is painted: a key that is pressed at once must reach it.
+  useLayoutEffect(() => {
     place.current?.showModal();
   }, []);
   return html`<dialog ref=${place} onClose=${close} aria-labelledby="dialog-title">

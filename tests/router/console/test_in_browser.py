@@ -17,7 +17,7 @@ from router.control.releases.states import State
 from router.core.tenant import Role, Scope
 from router.tenants.administration import Administration
 from router.tenants.rbac import SYSTEM
-from tests.chromium import PAGES, PHONE, Browser, Watched, chromium
+from tests.chromium import DESK, PAGES, PHONE, Browser, Watched, chromium
 from tests.fakes.pipeline import words
 from tests.router.control.releases.stored import keep_release
 from tests.router.running import MODEL, RunningRouter, running_router
@@ -70,13 +70,14 @@ async def seed(router: RunningRouter, tenant: str, key: str) -> None:
 
     await tenancy.administer(write)
     headers = {"authorization": f"Bearer {key}"}
-    for what, body in (("promote", {"version": 1, "reason": EVIL}), ("canary", {"version": 2})):
+    acts: dict[str, Any] = {
+        "promote": {"version": 1, "reason": EVIL},
+        "canary": {"version": 2},
+        "rollback": {"reason": MORE_EVIL},
+    }
+    for what, body in acts.items():
         answer = await router.http.post(f"/admin/releases/{MODEL}/{what}", json=body, headers=headers)
         assert answer.is_success, answer.text
-    answer = await router.http.post(
-        f"/admin/releases/{MODEL}/rollback", json={"reason": MORE_EVIL}, headers=headers
-    )
-    assert answer.is_success
     await router.http.put(f"/admin/objectives/{MODEL}/standard", json={"first_token_s": 0.5}, headers=headers)
     router.pipeline.script = lambda call: words(EVIL, MORE_EVIL, *[" word"] * 20)
     body = {"model": MODEL, "messages": [{"role": "user", "content": EVIL}]}
@@ -101,11 +102,11 @@ async def test_before_signing_in_nothing_is_shown_and_a_wrong_key_is_told(consol
     await page.context.close()
 
 
-@pytest.mark.parametrize(("dark", "size"), [(False, None), (True, PHONE)], ids=["light desk", "dark phone"])
+@pytest.mark.parametrize(("dark", "size"), [(False, DESK), (True, PHONE)], ids=["light desk", "dark phone"])
 async def test_every_page_opens_without_a_complaint_and_keeps_nobody_out(
-    console: Console, dark: bool, size: dict[str, int] | None
+    console: Console, dark: bool, size: dict[str, int]
 ) -> None:
-    watched = await console.sign_in(dark=dark, **({"size": size} if size else {}))
+    watched = await console.sign_in(dark=dark, size=size)
     page = watched.page
     for place in (*PAGES, *(f"tenants/-/{view}" for view in ("keys", "users", "limits", "audit", "prices"))):
         await watched.open(place)

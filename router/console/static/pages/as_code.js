@@ -5,7 +5,7 @@ import { Choice, Copy, Dialog } from "../parts.js";
 import { useState } from "../vendor/hooks.js";
 
 /** @param {object} body */
-export const asCurl = (body) => {
+const asCurl = (body) => {
   const key = currentSession()?.csrf_token ? ` \\\n  -H "Authorization: Bearer $INFLIGHT_API_KEY"` : "";
   const sent = JSON.stringify(body, null, 2).replaceAll("'", `'\\''`);
   return `curl -N ${location.origin}/v1/chat/completions${key} \\\n  -H 'Content-Type: application/json' \\\n  -d '${sent}'\n`;
@@ -25,7 +25,7 @@ const literal = (value, indent = "") => {
 };
 
 /** @param {object} body */
-export const asPython = (body) => {
+const asPython = (body) => {
   const key = currentSession()?.csrf_token ? 'os.environ["INFLIGHT_API_KEY"]' : '"none"';
   const given = Object.entries(body).map(([name, value]) => `    ${name}=${literal(value, "    ")},`);
   return `${key.startsWith("os") ? "import os\n\n" : ""}from openai import OpenAI
@@ -43,7 +43,8 @@ for chunk in stream:
 /** @param {{ body: object, close: () => void }} props */
 export const AsCode = ({ body, close }) => {
   const [kind, setKind] = useState("curl");
-  const text = kind === "curl" ? asCurl(body) : asPython(body);
+  const streamed = { ...body, stream: true };
+  const text = kind === "curl" ? asCurl(streamed) : asPython(streamed);
   return html`<${Dialog} title="The same request" close=${close}>
     <div class="row"><${Choice} label="Language" value=${kind} options=${["curl", "Python"]} change=${setKind} /><${Copy} text=${text} /></div>
     <pre class="code" tabindex="0">${text}</pre>

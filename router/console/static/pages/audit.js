@@ -31,12 +31,15 @@ export const Audit = ({ tenant, session }) => {
     <${Card}><${Table} label="Audit log" rows=${rows.slice(0, 200)} empty="Nothing that is so." columns=${COLUMNS} />${rows.length > 200 ? html`<p class="muted">200 of ${rows.length}; the CSV has all.</p>` : null}<//>`;
 };
 
+/** Without what was left as it is. @param {object} detail */
+const known = (detail) => Object.entries(detail).filter(([, own]) => own != null).map(([name, own]) => `${name}: ${typeof own === "object" ? JSON.stringify(own) : own}`).join(", ");
+
 /** @type {import("../parts.js").Column<AuditEntry>[]} */
 const COLUMNS = [
-  { title: "At", cell: (row) => moment(row.at_s) },
+  { title: "At", cell: (row) => html`<span class="one">${moment(row.at_s)}</span>` },
   { title: "Action", cell: (row) => html`<b>${row.action}</b>${row.allowed ? null : html` <${Badge} tone="bad">refused<//>`}` },
   { title: "Target", cell: (row) => row.target },
   { title: "By", cell: (row) => html`${row.actor}${row.key_id ? html`<br /><span class="muted">${row.key_id}</span>` : null}` },
   { title: "From", cell: (row) => row.address || "command line" },
-  { title: "Detail", cell: (row) => (Object.keys(row.detail).length ? html`<code>${JSON.stringify(row.detail)}</code>` : "") },
+  { title: "Detail", cell: (row) => html`<code>${known(row.detail)}</code>` },
 ];

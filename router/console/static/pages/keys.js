@@ -32,11 +32,11 @@ export const Keys = ({ tenant, session }) => {
   /** @type {import("../parts.js").Column<Key>[]} */
   const columns = [
     { title: "Name", cell: (row) => html`<b>${row.name}</b>` },
-    { title: "Begins with", cell: (row) => html`<code>ik-${row.prefix}</code>` },
+    { title: "Begins with", cell: (row) => html`<code class="one">ik-${row.prefix}</code>` },
     { title: "User", cell: (row) => names[row.user_id] ?? row.user_id },
     { title: "May", cell: (row) => row.scopes.join(", ") },
     { title: "Models", cell: (row) => row.models?.join(", ") ?? "all" },
-    { title: "Made", cell: (row) => html`<span title=${moment(row.created_s)}>${ago(row.created_s)}</span>` },
+    { title: "Made", cell: (row) => html`<span class="one" title=${moment(row.created_s)}>${ago(row.created_s)}</span>` },
     { title: "State", cell: (row) => state(row) },
     { title: "", cell: (row) => (writes && row.revoked_s == null ? html`<span class="row"><${Button} act=${() => rotate(row)}>Rotate<//>
       <button type="button" aria-label=${`Revoke ${row.name}`} onClick=${() => setEnding(row)}>Revoke…</button></span>` : null) },

@@ -6,7 +6,7 @@ import { Button, Card, Field, Meter, Problem, useLoaded, Waiting } from "../part
 import { useState } from "../vendor/hooks.js";
 
 const AMOUNTS = /** @type {[string, string][]} */ ([
-  ["requests_per_min", "Requests a minute"], ["request_burst", "at once"], ["tokens_per_min", "Tokens a minute"], ["token_burst", "at once"],
+  ["requests_per_min", "Requests a minute"], ["request_burst", "Requests in a burst"], ["tokens_per_min", "Tokens a minute"], ["token_burst", "Tokens in a burst"],
   ["concurrent_requests", "Requests at a time"], ["weight", "Weight beside others"], ["slot_percent", "Most of a batch, %"],
 ]);
 

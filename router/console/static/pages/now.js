@@ -121,7 +121,7 @@ export const Now = () => {
 
 /** @type {import("../parts.js").Column<Row>[]} */
 const RELEASES = [
-  { title: "Release", cell: (row) => html`<b>${row.model}@${row.release}</b>` },
+  { title: "Release", cell: (row) => html`<b class="one">${row.model}@${row.release}</b>` },
   { title: "Share", number: true, cell: (row) => percent(row.share) },
   { title: "Running", number: true, cell: (row) => whole(row.in_flight) },
   { title: "Waiting i/s/b", number: true, cell: (row) => ["interactive", "standard", "batch"].map((tier) => row.waiting[tier] ?? 0).join(" / ") },

@@ -74,7 +74,7 @@ const tone = (release) => (release.state === "ready" ? "good" : release.state ==
  * @returns {import("../parts.js").Column<Release>[]}
  */
 const columns = (writes, rollout, found, ask, act) => [
-  { title: "Release", cell: (row) => html`<b>${row.release}</b>` },
+  { title: "Release", cell: (row) => html`<b class="one">${row.release}</b>` },
   { title: "State", cell: (row) => html`<${Badge} tone=${tone(row)}>${row.state}<//>${row.reason && row.state !== "ready" ? html`<br /><span class="muted">${row.reason}</span>` : null}` },
   { title: "Role", cell: (row) => (row.role ? html`<${Badge} tone=${row.role === "canary" ? "warn" : row.role === "stable" ? "accent" : ""}>${row.role}<//>` : "") },
   { title: "Share", number: true, cell: (row) => percent(row.share) },
