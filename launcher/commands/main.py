@@ -13,6 +13,7 @@ import typer
 from client.cli import ask, chat
 from launcher.commands import administration, deployment, doctor, loadtest, release, slo, top, trtllm, tune
 from launcher.commands.options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
+from launcher.commands.plan.command import plan
 from launcher.commands.simulate.command import simulate
 
 app = typer.Typer(
@@ -129,6 +130,7 @@ def perplexity(
 app.command()(chat)
 app.command()(ask)
 app.command()(simulate)
+app.command()(plan)
 administration.add_to(app)
 release.add_to(app)
 slo.add_to(app)
