@@ -84,7 +84,7 @@ def compare(path: Path, peak_per_s: float, console: Console) -> None:
 
     table = Table("scaling", "good", "replica hours", "of the fixed one")
     fixed, hours = None, 0.0
-    for replicas in range(max(ceil(max(rates) / capacity.per_s) - 3, 1), most):
+    for replicas in range(max(ceil(max(rates) / capacity.per_s / 2), 1), most):
         good, hours = play(Fixed(replicas))
         fixed = (f"fixed, {replicas} replicas", good, hours)
         if good >= GOAL + 0.02:

@@ -151,11 +151,12 @@ class _Play:
             if about.lasting_s < inf:
                 self._at(at_s + about.lasting_s, "is back", (about, rows))
         elif what == "is back":
-            failure, rows = about  # type: ignore[misc]
-            failures.end(self._cell, failure)
-            failures.revive(self._cell, rows)
+            assert isinstance(about, tuple)
+            failures.end(self._cell, about[0])
+            failures.revive(self._cell, about[1])
             self._open_or_close(at_s)
         else:
+            assert isinstance(about, int)
             replica = self._cell.engines.replicas[about]
             if replica.phase == STARTING:
                 replica.phase = OPEN

@@ -152,9 +152,9 @@ def zone_rates(zones: int, lost: Sequence[Failure], rates: Sequence[float], star
 def _merged(cells: Sequence[CellPlayed], plan: FleetPlan) -> FleetPlayed:
     periods, tenants = cells[0].periods.copy(), cells[0].tenants.copy()
     for other in cells[1:]:
-        for name in periods.dtype.names:
+        for name in periods.dtype.names or ():
             periods[name] += other.periods[name]
-        for name in tenants.dtype.names:
+        for name in tenants.dtype.names or ():
             tenants[name] += other.tenants[name]
     open_ones = [sum(each) for each in zip(*(cell.open for cell in cells), strict=True)]
     served_s = max(sum(open_ones) * PERIOD_S, 1e-9)

@@ -17,7 +17,8 @@ SHARE, LEAST_SHARE, FEWEST_TOKENS, LEAST_STEP_TOKENS = 0.9, 0.25, 16, 64
 LEAST_BATCH_SHARE, LEAST_TIMES_BASE = 8, 4
 _LOG_FACTOR = math.log(BIN_FACTOR)
 
-compiled = njit(cache=True, nogil=True, _nrt=False, error_model="numpy")
+# Nothing is allocated in here: counting references to the arrays would take most of the time.
+compiled = njit(cache=True, nogil=True, _nrt=False, error_model="numpy")  # type: ignore[call-overload]
 
 
 @compiled

@@ -73,7 +73,8 @@ def prove(plan: Plan, processes: int = 1) -> Proof:
 def _judged(played: FleetPlayed, lost: str, goal: float) -> Proof:
     """By who arrived and was not answered well: answers end after their period, so sums run over windows."""
     at = int(_LOST_S / PERIOD_S)
-    missed = sum(played.periods[name] for name in ("refused", "failed", "late", "slow"))
+    counts = [played.periods[name] for name in ("refused", "failed", "late", "slow")]
+    missed: Array = np.sum(counts, axis=0)
     offered = np.maximum(played.periods["offered"], 1)
     before = 1 - missed[:at].sum(axis=0) / offered[:at].sum(axis=0)
     after = 1 - missed[at:].sum(axis=0) / offered[at:].sum(axis=0)

@@ -188,16 +188,17 @@ def _tier(plan: Plan) -> list[Row]:
     best = min(given) if given else Tier.INTERACTIVE
     if best in given:
         half = Objective(
-            given[best].model,
-            best,
-            None if given[best].first_token_s is None else given[best].first_token_s / 2,
-            None if given[best].inter_token_s is None else given[best].inter_token_s / 2,
+            given[best].model, best, _half(given[best].first_token_s), _half(given[best].inter_token_s)
         )
         rows.append(_row(plan, f"{best.label} twice as fast", "", _again(plan, trace, {**given, best: half})))
     last = max(given) if given else Tier.BATCH
     alike = {tier: replace(given[last], tier=tier) for tier in given}
     rows.append(_row(plan, f"everybody waits as {last.label}", "", _again(plan, trace, alike)))
     return rows
+
+
+def _half(value_s: float | None) -> float | None:
+    return None if value_s is None else value_s / 2
 
 
 def _tenant10x(plan: Plan) -> list[Row]:

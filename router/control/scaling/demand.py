@@ -14,7 +14,7 @@ _TREND_S, _MOST_TREND = 600.0, 1.0
 # What yesterday did from this time of day on is believed within these bounds.
 _LEAST_RATIO, _MOST_RATIO = 0.5, 3.0
 # The margin moves by so much with each forecast that is checked, and stays within bounds.
-_MOVE, _FIRST_MARGIN, _MOST_MARGIN = 0.02, 1.1, 2.0
+_MOVE, _FIRST_MARGIN, _MOST_MARGIN = 0.01, 1.1, 1.5
 
 
 class DemandForecast:
@@ -23,7 +23,7 @@ class DemandForecast:
     Work is in any unit a second. Times never go back; gaps are allowed.
     """
 
-    def __init__(self, coverage: float = 0.95) -> None:
+    def __init__(self, coverage: float = 0.9) -> None:
         self._coverage = coverage
         self._days: dict[int, float] = {}  # bucket -> mean
         self._sum, self._count, self._bucket = 0.0, 0, -1

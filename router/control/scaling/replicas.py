@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # At risk: so much of the best tier, or so much of its objective is queue, for so long.
 _RISK, _DRAIN_PART, _PRESSED_S = 0.05, 0.5, 15.0
 # How busy replicas are planned to be moves by the risk that comes of it.
-_LEAST_USE, _MOST_USE, _USE_RISE_PER_S, _USE_FALL = 0.4, 0.9, 0.0001, 0.9
+_LEAST_USE, _MOST_USE, _USE_RISE_PER_S, _USE_FALL = 0.4, 0.9, 0.0003, 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class ScalingSettings:
 
     start_s: float = 120.0
     planned_use: float = 0.7
-    coverage: float = 0.95
-    keep_s: float = 600.0
+    coverage: float = 0.9
+    keep_s: float = 300.0
     spare: int = 0
 
 
@@ -71,14 +71,14 @@ class ReplicaScaling:
         return self._pressed_since_s is not None and now_s - self._pressed_since_s >= _PRESSED_S
 
     def _learn_use(self, load: Load, here: int, is_pressed: bool, now_s: float) -> None:
-        """Risk although there are as many as planned: plan for less; as busy as planned without: for more."""
+        """Risk although there are as many as planned: plan for less; hardly any risk: for more."""
         passed_s = 0.0 if self._told_s is None else now_s - self._told_s
         self._told_s = now_s
         use = load.offered / (load.unit * here)
         if is_pressed and load.risk > _RISK and use <= self._use:
             if now_s - self._fell_s >= self._settings.start_s:
                 self._fell_s, self._use = now_s, max(_USE_FALL * min(self._use, use), _LEAST_USE)
-        elif load.risk <= _RISK / 5 and use > 0.9 * self._use:
+        elif load.risk <= _RISK / 5 and use > 0.5 * self._use:
             self._use = min(
                 self._use + _USE_RISE_PER_S * passed_s, max(_MOST_USE, self._settings.planned_use)
             )
