@@ -15,7 +15,8 @@ INSTALLED_LOADTEST := $(VENV)/.installed-loadtest
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev same-python serve loadtest test check audit bench clients bundle lock clean
+.PHONY: help install install-dev same-python serve loadtest test runtimes check audit bench clients bundle images \
+	lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +74,9 @@ WORKERS ?= 2
 test: install-dev ## Run all tests: pytest $(ARGS)
 	@$(RUN) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+runtimes: install-dev ## Test vLLM for real, over two processes too (3 GB, once)
+	@INFLIGHT_TEST_RUNTIMES=1 $(RUN) pytest tests/stack/test_vllm_runtime.py $(ARGS)
+
 check: install-dev ## Lint, formatting and types
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
@@ -90,6 +94,9 @@ clients: install-dev ## Real clients of others against a stack; the table goes t
 bundle: install ## One file for x86_64 GPU hosts that reach no registry (PYTHON_VERSION=3.11, ARGS=--with-default-model)
 	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock packaging cyclonedx-python-lib
 	@$(RUN) deploy.bundle --python-version $(PYTHON_VERSION) $(ARGS)
+
+images: install-dev ## The images of docker-compose.yml without Docker, by buildah, and a chat with them (as root): python -m deploy.images $(ARGS)
+	@$(RUN) deploy.images $(ARGS)
 
 COMPILE := $(RUN) uv pip compile pyproject.toml --universal --python-version 3.10 --quiet --no-annotate --no-header
 HASHES := $(COMPILE) --group build --generate-hashes --constraint requirements.lock --output-file

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_START_LIMIT_S = 240.0
+_START_LIMIT_S = 600.0
 _STOP_LIMIT_S = 60.0
 _HURRY_AFTER_S = 1.2  # the launcher takes what comes sooner for the same Ctrl-C
 

@@ -5,9 +5,9 @@ WORKDIR /opt/inflight/app
 RUN python -m venv --without-pip /opt/inflight/venv
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY deploy/image_packages.py deploy/sbom.py deploy/
-# Triton's server and the kernels for CPUs are in other images.
+# Triton's server, and what computes there, are in other images.
 RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis --extra tracing \
-        --without nvidia-pytriton --without numba \
+        --without nvidia-pytriton --without numba --without onnx --without onnxruntime --without llguidance \
     && pip --python /opt/inflight/venv install --no-cache-dir -c /tmp/wanted/constraints.txt \
         -r /tmp/wanted/requirements.txt
 COPY client client
@@ -25,6 +25,7 @@ RUN pip install --no-cache-dir --target /tmp/sbom -c /tmp/wanted/constraints.txt
 
 FROM packages AS load-packages
 RUN python deploy/image_packages.py /tmp/more --extra loadtest --without nvidia-pytriton --without numba \
+        --without onnx --without onnxruntime --without llguidance \
     && pip --python /opt/inflight/venv install --no-cache-dir -c /tmp/more/constraints.txt \
         -r /tmp/more/requirements.txt \
     && PYTHONPATH=/tmp/sbom python deploy/sbom.py /opt/inflight/venv/lib/python3.12/site-packages \

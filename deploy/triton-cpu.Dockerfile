@@ -6,7 +6,7 @@ WORKDIR /opt/inflight/app
 RUN python -m venv /opt/inflight/venv
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY deploy/image_packages.py deploy/sbom.py deploy/
-RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis \
+RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis --extra buckets --extra oci \
     && /opt/inflight/venv/bin/pip install --no-cache-dir -c /tmp/wanted/constraints.txt \
         -r /tmp/wanted/requirements.txt
 COPY model_repository model_repository

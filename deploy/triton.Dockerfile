@@ -1,8 +1,8 @@
-# NVIDIA's Triton with TensorRT-LLM, and our engine beside it. Built by docker-compose.yml.
-ARG BASE=nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
+# NVIDIA's Triton and our engine; another base has TensorRT-LLM or vLLM as well. Built by docker-compose.yml.
+ARG BASE=nvcr.io/nvidia/tritonserver:26.07-py3
 FROM ${BASE} AS packages
 WORKDIR /opt/inflight/app
-# An environment on top of the image's packages: torch, tensorrt_llm and numpy are the image's own, and its stub
+# An environment on top of the image's packages: numpy, and torch where it has one, are the image's own; its stub
 # finds the environment by PATH. Without ensurepip, which Ubuntu leaves out: the image's pip is used.
 RUN python3 -m venv --without-pip --system-site-packages /opt/inflight/venv
 COPY pyproject.toml requirements.lock README.md LICENSE ./
@@ -11,7 +11,8 @@ COPY deploy/image_packages.py deploy/sbom.py deploy/
 # more: without it the engine would find no GPU that it can use. The image's own constraints for pip would forbid.
 ENV PIP_CONSTRAINT=
 RUN /opt/inflight/venv/bin/python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis \
-        --keep-installed --without nvidia-pytriton --without numba --without numpy --also 'triton>=3.6' \
+        --extra buckets --extra oci --keep-installed --without nvidia-pytriton --without numba --without numpy \
+        --also 'torch>=2.6' --also 'triton>=3.6' \
     && /opt/inflight/venv/bin/python -m pip install --no-cache-dir -c /tmp/wanted/constraints.txt \
         -r /tmp/wanted/requirements.txt
 COPY model_repository model_repository
@@ -33,7 +34,7 @@ RUN python3 -m pip install --no-cache-dir --target /tmp/sbom -c /tmp/wanted/cons
 FROM ${BASE}
 LABEL org.opencontainers.image.title="inflight-triton" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.description="NVIDIA Triton with TensorRT-LLM and inflight's engine"
+      org.opencontainers.image.description="NVIDIA Triton with inflight's engine"
 RUN groupadd --gid 10001 inflight \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp inflight \
     && install -d -o 10001 -g 10001 /data /state \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import dataclass, field, fields
@@ -35,6 +36,8 @@ ROUTER_PATHS = frozenset(
 ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir"})
 # Where packed weights are kept, not what they are: it is no part of a release.
 PACKED_CACHE = "inflight_packed_cache_dir"
+# Where the runtimes lie that have an environment of their own.
+RUNTIMES_DIR = "inflight_runtimes_dir"
 MOST_TRITON_SERVERS = 16
 
 
@@ -163,9 +166,10 @@ def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
     for key, value in values.items():
         if key in ENGINE_KEYS_OF_OURS:
             raise SettingsError(f"engine.{key} is set by the launcher itself, from stack.model")
-        if not isinstance(value, bool | int | float | str):
+        if not isinstance(value, bool | int | float | str | dict):
             raise refusal(f"engine.{key}", value, "a text, a number, true or false")
-        parameters[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        is_json = isinstance(value, bool | dict)
+        parameters[key] = json.dumps(value) if is_json else str(value)
     try:
         parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **parameters})
     except InflightError as error:
@@ -182,6 +186,11 @@ def packed_cache_dir(settings: Settings) -> str:
     """Packed weights belong to the models: they are kept with them unless the user wants them elsewhere."""
     chosen = settings.engine.get(PACKED_CACHE) or str(settings.stack.data_dir / "packed")
     # Triton runs in another directory, where a relative path would lead elsewhere.
+    return os.path.abspath(os.path.expanduser(chosen))
+
+
+def runtimes_dir(settings: Settings) -> str:
+    chosen = settings.engine.get(RUNTIMES_DIR) or str(settings.stack.data_dir / "runtimes")
     return os.path.abspath(os.path.expanduser(chosen))
 
 

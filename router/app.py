@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
 from router import openapi
-from router.admin import health, objectives, releases, tenants
+from router.admin import health, now, objectives, releases, session, tenants
 from router.anthropic import messages
 from router.anthropic import models as anthropic_models
+from router.console import pages
 from router.content.conversations.chat_store import ChatStore
 from router.content.storage_quota import StorageQuota
 from router.core.record import Record, new_request_id
@@ -37,8 +38,9 @@ from router.openai import models as model_list
 from router.request.decoding import invalid
 from router.request.error_shapes import Problem, shape_for
 from router.request.errors import HttpError, render_error, write_error
-from router.request.identity import bare_key
 from router.request.routes import RouteTable
+from router.resume.keyed_requests import HEADER as KEY_HEADER
+from router.resume.keyed_requests import KeyedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,6 +89,8 @@ def all_routes(parts: Parts) -> list[Route]:
         *tenants.routes(tenancy, parts.prompt_log),
         *releases.routes(tenancy, has_prompt_log=parts.prompt_log is not None),
         *objectives.routes(tenancy),
+        *now.routes(parts.overview, parts.recent, parts.permits),
+        *pages.routes(),
     ]
 
 
@@ -98,8 +102,9 @@ class App:
         self._accounts = parts.accounts
         self._doorkeeper = doorkeeper
         self._catalogue = parts.tenancy.catalogue
+        self._keyed = KeyedRequests(parts.events, parts.keyed_grace_s)
         self._max_upload_bytes = parts.file_limits.max_upload_bytes
-        own = [*all_routes(parts), *routes]
+        own = [*all_routes(parts), *session.routes(parts.tenancy.sessions, doorkeeper), *routes]
         described = openapi.routes(own, parts.models, doorkeeper)
         self._table = RouteTable(chain(own, described))
 
@@ -173,8 +178,7 @@ class App:
         if caller is not None:
             record.caller = caller
         elif route.scope is not None:
-            given = request.headers.get("authorization") or bare_key(request.headers)
-            record.caller = self._doorkeeper.identify(given, route.scope)
+            record.caller = self._doorkeeper.caller_of(request.method, request.headers, route.scope)
         if route.scope is not None:
             self._permits.enter(record, route.scope, route.asks_model)
         headers = request.headers
@@ -192,7 +196,10 @@ class App:
         record.conversation = headers.get("x-inflight-conversation", "")
         if (deadline := headers.get(DEADLINE)) is not None:
             record.deadline_s = read_deadline(deadline, None, record.arrived_s)
-        await route.endpoint(exchange, record)
+        if KEY_HEADER in headers and route.takes_keys:
+            await self._keyed.answer(exchange, record, route.endpoint)
+        else:
+            await route.endpoint(exchange, record)
 
     def body_terms(self, method: str, path: str, headers: dict[str, str]) -> BodyTerms:
         """Whose a large body is; raises Refused, before it is read, where its head is enough to refuse it."""
@@ -202,8 +209,7 @@ class App:
             if route is None:
                 return BodyTerms("")  # the path is no secret: told when the request is there
             if route.scope is not None:
-                given = headers.get("authorization") or bare_key(headers)
-                record.caller = self._doorkeeper.identify(given, route.scope)
+                record.caller = self._doorkeeper.caller_of(method, headers, route.scope)
                 self._permits.foresee_entry(record.caller, route.scope, route.asks_model)
         except (HttpError, InflightError) as error:
             self._accounts.begin_http(record, method, headers, found is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from python_backend.host.cores import available_cores
 from python_backend.sharing.processor_share import ProcessorShare
 from router.admission.gates import AdmissionSettings, build_gates
-from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
@@ -20,6 +20,7 @@ from router.control.objectives.monitor import ObjectiveMonitor
 from router.control.objectives.publisher import ObjectivePublisher
 from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.peers.peer_sync import PeerSync, new_loads, open_board
+from router.control.peers.shared_events import SharedEventLog
 from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
@@ -42,8 +43,10 @@ from router.request.answer import Answers
 from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
+from router.resume.event_log import LogLimits, MemoryEventLog
 from router.routing.builder import Builder, built_in_embeddings, built_in_text
 from router.routing.checkpoint import CONTEXT_TOKENS
+from router.routing.discovery import Discovery, Sought, place_of
 from router.routing.generation import FleetPipeline
 from router.routing.models import Published, Registry
 from router.routing.replicas import Fleet, FleetSettings
@@ -60,6 +63,8 @@ from router.telemetry.collectors import (
     TenancyMetrics,
 )
 from router.telemetry.metrics import Metrics
+from router.telemetry.overview.overview import Overview
+from router.telemetry.overview.snapshots import Snapshots
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.recorded_prompts import RecordedPrompts
 from router.telemetry.tracing.setup import open_tracer
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
     from router.admission.gates import Gates
     from router.core.manifest import Manifest
     from router.request.answer import Observer
+    from router.resume.event_log import EventLog
     from router.routing.replicas import Replica
     from router.settings import PlacedOptions, Settings
     from router.tenants.tenancy import Tenancy
@@ -94,9 +100,13 @@ class Assembly:
         self._prompt_log = _open_prompt_log(settings)
         if self._prompt_log is not None:
             closing.push_async_callback(asyncio.to_thread, self._prompt_log.stop)
-        self._fleet = _open_fleet(settings, closing)
+        self._fleet = Fleet([])
+        self._discovery = open_discovery(settings, self._fleet)
+        closing.push_async_callback(self._discovery.close)
         self._published = Published()
         self._peer_loads = new_loads()
+        self._events_kept = LogLimits(kept_s=settings.answers_kept_s)
+        self._events: EventLog = MemoryEventLog(self._events_kept)
         self._registry = Registry(published=self._published)
         self._monitor = ObjectiveMonitor()
         self._metrics = Metrics(self._monitor)
@@ -105,6 +115,8 @@ class Assembly:
 
     async def start(self) -> Parts:
         """Returns when the first request may come."""
+        await self._discovery.look()
+        self._run(self._discovery.run())
         await asyncio.to_thread(self._adopt_built_in)
         await self._publish_objectives()
         releases = await self._publish_releases()
@@ -211,7 +223,10 @@ class Assembly:
         metrics = AdmissionMetrics(gates, self._fleet, wanted)
         self._metrics.expose(metrics)
         self._closing.callback(gates.close)
-        self._run(gates.run(), metrics.run(), wanted.run())
+        self._overview = Overview(
+            Snapshots(self._metrics, self._published, gates, self._fleet, metrics.busy_of)
+        )
+        self._run(gates.run(), metrics.run(), wanted.run(), self._overview.run())
         return gates
 
     async def _share_with_peers(self, gates: Gates) -> None:
@@ -220,8 +235,10 @@ class Assembly:
         if self._settings.redis_url:
             board = open_board(self._settings.redis_url, self._tenancy.deployment)
             sync = PeerSync(board, self._tenancy.ledger, gates, self._peer_loads)
+            shared = self._events = SharedEventLog(board.link, sync.name, self._events_kept)
             await sync.swap()
             self._run(sync.run())
+            self._closing.push_async_callback(shared.close)
         self._metrics.expose(PeerMetrics(sync))
 
     # The path
@@ -262,7 +279,10 @@ class Assembly:
             documents=documents,
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
-            events=MemoryEventLog(),
+            events=self._events,
+            keyed_grace_s=settings.unread_grace_s,
+            recent=accounts.recent,
+            overview=self._overview,
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,
             safety=safety,
@@ -290,14 +310,26 @@ def run_until_closed(closing: AsyncExitStack, loop: Coroutine[Any, Any, None]) -
     closing.push_async_callback(end)
 
 
-def _open_fleet(settings: Settings, closing: AsyncExitStack) -> Fleet:
-    servers = []
+def open_discovery(settings: Settings, fleet: Fleet) -> Discovery:
+    """Servers of one address each belong to the fleet from the start; the others are looked for."""
+    sought = []
     for number, each in enumerate(settings.triton_servers):
         tls = ClientTls(each.tls_ca, each.tls_cert, each.tls_key, each.tls_name) if each.tls_ca else None
-        server = TritonServer(f"triton-{number}", each.url, each.secret, settings.stop_timeout_s, tls)
-        closing.push_async_callback(server.close)
-        servers.append(server)
-    return Fleet(servers)
+        place = place_of(each.url)
+        name = f"triton-{number}" if place is None else None
+        # By its address, which is the same in every router: all prefer the same server for the same prompt.
+        new = partial(_new_server, name, each.secret, settings.stop_timeout_s, tls)
+        if place is None:
+            fleet.join(new(each.url))
+        else:
+            sought.append(Sought(place, new))
+    return Discovery(fleet, sought)
+
+
+def _new_server(
+    name: str | None, secret: str, stop_timeout_s: float, tls: ClientTls | None, url: str
+) -> TritonServer:
+    return TritonServer(name or url, url, secret, stop_timeout_s, tls)
 
 
 def _open_prompt_log(settings: PlacedOptions) -> PromptLog | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _VERSION = version("inflight")  # read from disk, once
 _LINKS = {
+    "console": "/ui",
     "docs": "/docs",
     "openapi": "/openapi.json",
     "models": "/v1/models",
@@ -27,6 +28,7 @@ _LINKS = {
     "version": "/version",
 }
 _WORDS = {
+    "console": "to look at it, try it and run it",
     "docs": "every endpoint, with its fields and their bounds",
     "openapi": "the same for programs",
     "models": "what is served, and what each model can do",

@@ -88,7 +88,11 @@ def _operation(endpoint: Route, asks_for_keys: bool) -> dict[str, Any]:
     if endpoint.body is not None:
         body = {"schema": {"$ref": _REFERENCE.format(name=endpoint.body.__name__)}}
         operation["requestBody"] = {"required": True, "content": {endpoint.takes or JSON: body}}
-    if parameters := [*_path_parameters(endpoint), *_query_parameters(endpoint)]:
+    if parameters := [
+        *_path_parameters(endpoint),
+        *_query_parameters(endpoint),
+        *_header_parameters(endpoint),
+    ]:
         operation["parameters"] = parameters
     if endpoint.scope is not None and asks_for_keys:
         operation["security"] = [{"key": []}, {"x-api-key": []}]
@@ -125,6 +129,12 @@ def _query_parameters(endpoint: Route) -> list[dict[str, Any]]:
         {"name": name, "in": "query", "required": name in required, "schema": _without_null(field)}
         for name, field in schema["properties"].items()
     ]
+
+
+def _header_parameters(endpoint: Route) -> list[dict[str, Any]]:
+    headers = ("Idempotency-Key", "Last-Event-ID") if endpoint.streams else ("Idempotency-Key",)
+    found = headers if endpoint.takes_keys else ()
+    return [{"name": name, "in": "header", "required": False, "schema": TEXT} for name in found]
 
 
 def _without_null(field: dict[str, Any]) -> dict[str, Any]:

@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.content.conversations.event_log import EventLog
     from router.content.documents.documents import Documents
     from router.content.files.model import FileLimits
     from router.request.accounts import Accounts
     from router.request.answer import Answers
     from router.request.permit import Permits
     from router.request.token_counting import Tokenizers
+    from router.resume.event_log import EventLog
     from router.routing.models import Registry
     from router.safety.guard import Safety
     from router.store.database import StoreAccess
     from router.telemetry.metrics import Metrics
+    from router.telemetry.overview.overview import Overview
     from router.telemetry.prompt_log import PromptLog
+    from router.telemetry.recent_requests import RecentRequests
     from router.tenants.tenancy import Tenancy
 
 
@@ -34,6 +36,9 @@ class Parts:
     tokenizers: Tokenizers
     file_limits: FileLimits
     events: EventLog
+    recent: RecentRequests
+    overview: Overview
     prompt_log: PromptLog | None = None
+    keyed_grace_s: float = 60.0  # for so long an answer with a key is made for nobody
     metrics_open: bool = False  # /metrics asks for no key
     safety: Safety | None = None  # what /v1/moderations judges by

@@ -27,7 +27,7 @@ from router.request.permit import Permits
 from router.request.web_pages import WebPages
 from router.settings import check_reachable
 from router.startup_check import load_certificates, tenancy_settings_of
-from router.store.retention import Retention
+from router.store.retention import FIGURES, FIGURES_DAYS, HISTORY, KEPT, Retention
 from router.telemetry.loop_watch import LoopWatch
 from router.tenants.tenancy import Tenancy, opening_store
 
@@ -66,7 +66,12 @@ async def _serve(settings: Settings, tenancy: Tenancy, stopping: asyncio.Event) 
 async def _open_doors(settings: Settings, parts: Parts, closing: AsyncExitStack) -> BatchRunner:
     """The HTTP and gRPC ports, and the batches that are fed to them."""
     certificates = load_certificates(settings)
-    run_until_closed(closing, Retention(parts.tenancy.store, settings.retention_days).keep_deleting())
+    for days, kept in (
+        (settings.retention_days, KEPT),
+        (settings.history_days, HISTORY),
+        (FIGURES_DAYS, FIGURES),
+    ):
+        run_until_closed(closing, Retention(parts.tenancy.store, days, kept).keep_deleting())
     if certificates is not None:
         run_until_closed(closing, certificates.watch())
     pages = WebPages(frozenset(settings.allowed_hosts), frozenset(settings.cors_origins))

@@ -47,7 +47,8 @@ class EmbedderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TritonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Triton server, at HOST:PORT or unix:PATH.
+    """One Triton server, at HOST:PORT or unix:PATH; or all that a name or a file leads to at the moment:
+    dns:///HOST:PORT, file:///PATH.
 
     The router loads models only where nobody else can: on a Unix socket, with a client's certificate, or with
     the secret of Triton's restricted protocols.
@@ -75,6 +76,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     pepper_file: str = ""
     # Where routers that share a store tell each other what they use: redis://, rediss:// or unix://.
     redis_url: str = ""
+    # For so long after its end the answer to a request with an Idempotency-Key is kept, and so is a response
+    # that was made in the background; for so long the former is made for nobody.
+    answers_kept_s: Annotated[float, Meta(ge=1, le=86400)] = 600.0
+    unread_grace_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     max_spool_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     max_file_bytes: Annotated[int, Meta(ge=1 << 20, le=512 << 20)] = 64 << 20
     max_files_bytes_per_tenant: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
@@ -99,6 +104,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     prompt_log_dir: str = ""
     prompt_log_days: Annotated[int, Meta(ge=0)] = 30
     retention_days: Annotated[int, Meta(ge=0)] = 0
+    # The audit log and the history of releases.
+    history_days: Annotated[int, Meta(ge=0)] = 0
     # How long requests wait for a model that is being loaded again, and how long one may say nothing at all
     # before it is looked into.
     revive_wait_s: Annotated[float, Meta(ge=0, le=600)] = 30.0
@@ -213,8 +220,9 @@ def _check_triton(server: TritonSettings) -> None:
         if any(files):
             raise SettingsError(f"triton_servers: {server.url}: a Unix socket has no TLS")
         return
-    if not re.fullmatch(r"[^\s/]+:\d{1,5}", server.url):
-        raise SettingsError(f"triton_servers: url = {server.url!r}: expected HOST:PORT or unix:/PATH")
+    if not re.fullmatch(r"(dns:///)?[^\s/]+:\d{1,5}|file:///.+", server.url):
+        forms = "HOST:PORT, unix:/PATH, dns:///HOST:PORT or file:///PATH"
+        raise SettingsError(f"triton_servers: url = {server.url!r}: expected {forms}")
     if any(files) and not all(files):
         raise SettingsError(
             f"triton_servers: {server.url}: tls_ca, tls_cert and tls_key are given together or not at all"

@@ -6,7 +6,8 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,6 +20,7 @@ from tests.lasting import end_all, lasting
 if TYPE_CHECKING:
     from benchmarks.stack import RunningStack
 
+TESTS = Path(__file__).resolve().parent
 ABOUT_THE_CPU = "about the CPU's kernels"
 # Where tests start a real Triton, on their own or with the fixtures below.
 OF_STACKS = (
@@ -32,7 +34,8 @@ OF_STACKS = (
 SHARING = {
     "survival": ("tests/survival/",),
     "releases": tuple(
-        f"tests/stack/test_{name}.py" for name in ("broken_canaries", "releases", "tensor_models", "tuning")
+        f"tests/stack/test_{name}.py"
+        for name in ("broken_canaries", "console", "releases", "tensor_models", "tuning")
     ),
 }
 WITH_STACKS_OF_THEIR_OWN = (
@@ -74,20 +77,39 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("default" if config.getoption("--full") else "usual")
     # Commands that tests call in this process make files as they do in their own: for the owner alone.
     os.umask(0o077)
-    # Read when a kernel is defined, so before anything imports one.
     if config.getoption("--device") == "cpu":
+        # Read when a kernel is defined, so before anything imports one.
         os.environ["TRITON_INTERPRET"] = "1"
+        # Read when torch and numpy are imported. On cores that the workers share, the second of two threads
+        # mostly spins: tests that compare with torch would take two to three times the CPU time.
+        for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(threads, "1")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """What is imported meanwhile stays: the garbage collector would look through all of it in vain."""
     gc.disable()
     try:
+        if is_second_worker_of_all_tests(session.config):
+            import_tests_backwards()
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def is_second_worker_of_all_tests(config: pytest.Config) -> bool:
+    worker: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
+    is_all = [Path(each).resolve() for each in config.args] == [TESTS]
+    return worker == "gw1" and is_all and config.getoption("--device") == "cpu"
+
+
+def import_tests_backwards() -> None:
+    """Where nothing is compiled yet, each of two workers compiles one half, and neither all of it."""
+    for path in sorted(TESTS.rglob("test_*.py"), reverse=True):
+        with suppress(Exception, pytest.skip.Exception):  # told when it is collected
+            import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -148,7 +170,7 @@ class LeftOut(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    is_native = module_path.is_relative_to(Path(__file__).parent / "engine" / "native")
+    is_native = module_path.is_relative_to(TESTS / "engine" / "native")
     if is_native and parent.config.getoption("--device") == "cuda":
         return LeftOut.from_parent(parent, path=module_path)
     return None

@@ -16,14 +16,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from python_backend.engine.cuda.kernels.decode_attention import (
-    MAX_SPLITS,
+    MAX_PARTS,
     DecodeTiling,
+    Workspace,
     decode_attention,
     decode_splits,
-    partials_size,
 )
 from python_backend.engine.cuda.kernels.prefill_attention import (
     PrefillTiling,
+    PrefillWorkspace,
     prefill_attention,
     prefill_tiles,
 )
@@ -128,11 +129,25 @@ def measure_decode(
     out = torch.empty(rows, HEADS * HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
     slots = torch.arange(rows, dtype=torch.int32, device=DEVICE)
     positions = torch.full_like(slots, context - 1)
-    partials = torch.empty(partials_size(rows, HEADS, HEAD_DIM, splits), device=DEVICE)
+    parts = [(row, part, splits) for row in range(rows) for part in range(splits)]
+    work = torch.tensor(parts, dtype=torch.int32, device=DEVICE)
+    workspace = Workspace(len(parts), HEADS, KV_HEADS, HEAD_DIM, torch.device(DEVICE))
 
     def attend(table: torch.Tensor) -> None:
         decode_attention(
-            out, queries, keys, values, table, slots, positions, SCALE, None, None, splits, partials, tiling
+            out,
+            queries,
+            keys,
+            values,
+            table,
+            slots,
+            positions,
+            work,
+            workspace,
+            SCALE,
+            None,
+            None,
+            tiling,
         )
 
     def attend_all() -> None:
@@ -165,12 +180,14 @@ def measure_prefill(
     queries = fused[:, : HEADS * HEAD_DIM].view(rows, HEADS, HEAD_DIM)
     out = torch.empty(rows, HEADS * HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
     starts = np.zeros(sequences, np.int32)
-    tiles = prefill_tiles(starts, np.full(sequences, tokens, np.int32), HEADS // KV_HEADS, tiling)
+    counts = np.full(sequences, tokens, np.int32)
+    tiles = prefill_tiles(starts, counts, HEADS // KV_HEADS, tiling, KV_HEADS)
     arguments = (
         torch.arange(sequences, dtype=torch.int32, device=DEVICE),
         torch.arange(0, rows + 1, tokens, dtype=torch.int32, device=DEVICE),
         torch.from_numpy(starts).to(DEVICE),
         torch.from_numpy(tiles).to(DEVICE),
+        PrefillWorkspace(HEADS, KV_HEADS, HEAD_DIM, torch.bfloat16, torch.device(DEVICE)),
     )
 
     def attend() -> None:
@@ -220,7 +237,7 @@ def report(label: str, measure: Callable[[], str]) -> None:
 def decode(pool: Pool) -> None:
     for rows, context in DECODE_SHAPES:
         splits_to_try: Iterable[int] = SPLITS_FOR_FEW_ROWS.get(rows, (decode_splits(rows, KV_HEADS),))
-        for splits in sorted({min(splits, MAX_SPLITS) for splits in splits_to_try}):
+        for splits in sorted({min(splits, MAX_PARTS) for splits in splits_to_try}):
             for size, tiling in DECODE_CONFIGURATIONS:
                 label = f"decode {rows}x{context} block {size} splits {splits} {tuple(tiling)}"
 

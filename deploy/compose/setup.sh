@@ -28,9 +28,11 @@ printf 'postgresql://inflight:%s@postgres:5432/inflight' "$(of postgres_password
 random 32 | keep redis_password
 printf 'redis://:%s@redis:6379/0' "$(of redis_password)" | keep redis_url
 hash=$(of redis_password | sha256sum | cut -d' ' -f1)
-# What routers do there, and no more; a file of an earlier version allowed everything.
-if grep -qs '+@all' "$secrets/redis_acl"; then rm -f "$secrets/redis_acl"; fi
-allowed='+auth +hello +ping +select +set +del +mget +sadd +srem +smembers +pexpire'
+# What routers do there, and no more; files of earlier versions allowed everything, or not enough.
+if [ -e "$secrets/redis_acl" ] && { grep -q '+@all' "$secrets/redis_acl" ||
+    ! grep -q '+xadd' "$secrets/redis_acl"; }; then rm -f "$secrets/redis_acl"; fi
+allowed='+auth +hello +ping +select +set +del +mget +sadd +srem +smembers +pexpire +exists'
+allowed="$allowed +xadd +xrange +xrevrange +xread"
 printf 'user default on #%s resetchannels ~inflight:* -@all %s\n' "$hash" "$allowed" | keep redis_acl
 random 40 | keep triton_secret
 head -c 32 /dev/urandom | keep pepper
@@ -40,6 +42,18 @@ printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep metrics_key
 # Lasts 30 days from its first use by a router: delete it and run this again for a new one.
 printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep loadtest_key
 random 24 | keep locust_password
+
+# For models by address: empty until somebody needs them.
+for name in hf_token aws_credentials; do
+    if [ ! -e "$secrets/$name" ]; then
+        (umask 077 && : >"$secrets/$name" && chmod 444 "$secrets/$name")
+    fi
+done
+# What is mounted is read by other users; a checkout may have been made for this one alone.
+for mounted in deploy/compose/inflight.toml deploy/compose/redis.conf deploy/compose/models deploy/prometheus \
+    deploy/grafana; do
+    if [ -O "$mounted" ]; then chmod -R a+rX "$mounted"; fi
+done
 
 if [ ! -e .env ]; then
     cp deploy/compose/env.example .env

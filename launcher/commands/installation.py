@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from router.control.tuning.commands import TuningCommands
     from router.store.database import Store
     from router.tenants.administration import Administration
+    from router.tenants.tenancy import TenancySettings
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -91,20 +92,50 @@ class Installation:
 @contextmanager
 def open_installation(data_dir: Path | None, config: Path | None) -> Iterator[Installation]:
     """What cannot be used is one line on stderr and exit status 2; a program that failed, exit status 1."""
+    from router.tenants.tenancy import open_store
+
+    with _telling_why(), _found(data_dir, config) as (settings, found), open_store(found) as store:
+        yield Installation(settings, store, found.pepper)
+
+
+@contextmanager
+def store_as_it_is(data_dir: Path | None, config: Path | None) -> Iterator[tuple[Store, TenancySettings]]:
+    """Whatever schema it has, none included."""
+    from router.store.database import Store
+
+    with _telling_why(), _found(data_dir, config) as (_, found):
+        store = Store(found.store_url)
+        try:
+            yield store, found
+        finally:
+            store.close()
+
+
+@contextmanager
+def _found(data_dir: Path | None, config: Path | None) -> Iterator[tuple[Settings, TenancySettings]]:
+    from router.tenants.tenancy import opening_store, tenancy_settings
+
+    settings = load_settings(config, {"data_dir": data_dir})
+    router = with_secrets(settings.router)
+    with opening_store():
+        state = state_dir(settings).absolute()
+        yield (
+            settings,
+            tenancy_settings(state, router.get("store_url", ""), router.get("pepper_file", "")),
+        )
+
+
+@contextmanager
+def _telling_why() -> Iterator[None]:
+    from router.store.backup import BackupError
     from router.tenants.audited import AlreadyThere, Forbidden
     from router.tenants.records import NotFound
-    from router.tenants.tenancy import StoreUnusable, open_store, opening_store, tenancy_settings
+    from router.tenants.tenancy import StoreUnusable
 
-    refusals = (SettingsError, StoreUnusable, NotFound, AlreadyThere, Forbidden, ValueError, OSError)
+    refusals = (SettingsError, StoreUnusable, BackupError, NotFound, AlreadyThere, Forbidden)
     try:
-        settings = load_settings(config, {"data_dir": data_dir})
-        router = with_secrets(settings.router)
-        with opening_store():
-            state = state_dir(settings).absolute()
-            found = tenancy_settings(state, router.get("store_url", ""), router.get("pepper_file", ""))
-            with open_store(found) as store:
-                yield Installation(settings, store, found.pepper)
-    except (*refusals, Unusable, InflightError) as error:
+        yield
+    except (*refusals, ValueError, OSError, Unusable, InflightError) as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_USAGE) from None
     except ProcessFailed as error:

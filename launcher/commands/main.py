@@ -11,7 +11,20 @@ from typing import Annotated
 import typer
 
 from client.cli import ask, chat
-from launcher.commands import administration, deployment, doctor, loadtest, release, slo, top, trtllm, tune
+from launcher.commands import (
+    administration,
+    chaos,
+    deployment,
+    doctor,
+    loadtest,
+    release,
+    runtime,
+    slo,
+    store,
+    top,
+    trtllm,
+    tune,
+)
 from launcher.commands.options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
 from launcher.commands.plan.command import plan
 from launcher.commands.simulate.command import simulate
@@ -136,10 +149,13 @@ release.add_to(app)
 slo.add_to(app)
 tune.add_to(app)
 trtllm.add_to(app)
+runtime.add_to(app)
 top.add_to(app)
 doctor.add_to(app)
 deployment.add_to(app)
 loadtest.add_to(app)
+chaos.add_to(app)
+store.add_to(app)
 
 
 @app.command()

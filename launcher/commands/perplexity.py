@@ -11,6 +11,7 @@ from launcher.bundle import bundled_with
 from launcher.console import StackConsole
 from launcher.packaging.engine_task import PERPLEXITY, run_engine_task
 from launcher.packaging.models.checkpoint import resolve_checkpoint
+from launcher.packaging.remote.copies import local_path
 from launcher.paths import PROJECT_ROOT
 from launcher.settings import Settings, load_settings, packed_cache_dir, refusal
 from launcher.stack.stop_signals import StopSignals
@@ -63,13 +64,14 @@ def measure(
     engine = parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **settings.engine})
     wanted = None if precisions is None else parse_precisions(precisions, engine.inflight_device)
     bundled = bundled_with(PROJECT_ROOT)
-    checkpoint = resolve_checkpoint(stack.model, stack.data_dir, console, bundled=bundled)
+    model = local_path(stack.model, stack.data_dir, console)
+    checkpoint = resolve_checkpoint(model, stack.data_dir, console, bundled=bundled)
     told = {
         "gpt_model_path": str(checkpoint.model_path),
         "tokenizer_dir": str(checkpoint.directory),
         "inflight_packed_cache_dir": packed_cache_dir(settings),
         "inflight_device": engine.inflight_device,
-        "gpu_device_ids": engine.gpu_device_ids,
+        "gpu_device_ids": engine.gpu,
         "precisions": wanted,
         "text": None if text is None else str(text.resolve()),
     }

@@ -60,7 +60,7 @@ def prepare_engine(
         if device := found.get(DEVICE):
             decided = {key: found[key] for key in (DEVICE, RUNTIME) if key in found}
             wish = {"gpt_model_type": "V1", "gpt_model_path": "-", PRECISION: parameters.get(PRECISION, "")}
-            decided[PRECISION] = parse_engine_parameters(wish).on(device).precision
+            decided[PRECISION] = found.get(PRECISION) or parse_engine_parameters(wish).on(device).precision
             return PreparedEngine(decided, found["computes_on"])
     return PreparedEngine()
 

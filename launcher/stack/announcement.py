@@ -34,6 +34,7 @@ def announce(
     console.say("")
     console.say(f"Inflight is ready after {took_s:.1f} s.", style="bold green")
     console.say(f"  address  {url}/v1  (OpenAI-compatible)")
+    console.say(f"  console  {url}/ui  (in a browser)")
     console.say(f"  models   {model}{f', {embeddings} (embeddings)' if embeddings else ''}")
     if computes_on:
         console.say(f"  computes on {computes_on}")

@@ -10,6 +10,7 @@ from launcher.packaging.engine_task import PRECISION, PREPARE, prepare_engine
 from launcher.packaging.models.checkpoint import Checkpoint, resolve_checkpoint
 from launcher.packaging.models.embeddings import find_embeddings
 from launcher.packaging.models.fingerprint import fingerprint
+from launcher.packaging.remote.copies import local_path
 from launcher.packaging.repository import (
     CONFIG,
     EMBEDDINGS,
@@ -20,7 +21,14 @@ from launcher.packaging.repository import (
     set_parameters,
     write_repository,
 )
-from launcher.settings import ENGINE_KEYS_OF_OURS, PACKED_CACHE, packed_cache_dir, state_dir
+from launcher.settings import (
+    ENGINE_KEYS_OF_OURS,
+    PACKED_CACHE,
+    RUNTIMES_DIR,
+    packed_cache_dir,
+    runtimes_dir,
+    state_dir,
+)
 from launcher.stack.router_process import BuiltIn
 
 if TYPE_CHECKING:
@@ -75,7 +83,8 @@ class Preparation:
         stack = self._settings.stack
         needs_weights = self._engine_dir is None and self._settings.engine.get("inflight_weights") != "random"
         bundled = bundled_with(self._project_root)
-        checkpoint = resolve_checkpoint(stack.model, stack.data_dir, self._console, needs_weights, bundled)
+        model = local_path(stack.model, stack.data_dir, self._console)
+        checkpoint = resolve_checkpoint(model, stack.data_dir, self._console, needs_weights, bundled)
         embeddings = find_embeddings(self._settings, checkpoint, self._console, bundled)
         repositories = self._write_repositories(run, checkpoint, embeddings)
         parameters, computes_on = self._prepare_engine(run.directory / "model_repository")
@@ -104,6 +113,7 @@ class Preparation:
                 "gpt_model_path": str(self._engine_dir or checkpoint.model_path),
                 "tokenizer_dir": directory,
                 PACKED_CACHE: packed_cache_dir(self._settings),
+                RUNTIMES_DIR: runtimes_dir(self._settings),
             },
         }
         left_out = [EMBEDDINGS]
@@ -121,7 +131,7 @@ class Preparation:
 
         Gives the engine's parameters as far as they were chosen, and what it computes on.
         """
-        paths = {*ENGINE_KEYS_OF_OURS, PACKED_CACHE}
+        paths = {*ENGINE_KEYS_OF_OURS, PACKED_CACHE, RUNTIMES_DIR}
         chosen = {key: value for key, value in self._settings.engine.items() if key not in paths}
         if self._engine_dir is not None:
             return chosen, None

@@ -73,6 +73,7 @@ class Served:
 
     models: tuple[Mapping[str, Any], ...]
     embedders: tuple[Mapping[str, Any], ...] = ()
+    ports: tuple[int, ...] = ()  # of all servers that were started together, the first being the one named
 
 
 def served(text: BuiltIn, embeddings: BuiltIn | None) -> Served:

@@ -125,7 +125,8 @@ class Stack:
             self._router_command or router.command(), environment, run.directory / "router.log"
         )
         spreads = prepared.is_on_gpu and not self._settings.engine.get("gpu_device_ids")
-        making = TritonServices(run, self._console, prepared.needed, spreads)
+        weights_bytes = prepared.text.fingerprint.weights_bytes
+        making = TritonServices(run, self._console, prepared.needed, spreads, weights_bytes=weights_bytes)
         services = making.of(tritons, environment, router_child)
         stop_s = longest_stop_s(self._settings.stack.drain_timeout_s, self._settings.router)
         router_service = Service(

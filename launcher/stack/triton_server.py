@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.packaging.triton_runtime import TritonRuntime
     from launcher.stack.triton_door import TritonDoor
 
-STUB_TIMEOUT_S = 300
+STUB_TIMEOUT_S = 1800  # a large model that a package loads and compiles takes many minutes
 EXIT_TIMEOUT_S = 60
 PROBE_TIMEOUT_S = 2.0
 _NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.stack.triton_server import TritonServer
 
 LOAD_TIMEOUT_S = 600.0
+LOAD_BYTES_PER_S = 50e6  # of weights, from a slow disk
 UNLOAD_TIMEOUT_S = 20.0
 # A Triton with a dead model that was sent requests hangs when it is stopped.
 UNLOAD_AFTER_DEATH_S = 8.0
@@ -36,7 +37,9 @@ class TritonServices:
         needed: Set[str],
         spreads_over_gpus: bool,
         kind: type[ChildProcess] = ChildProcess,
+        weights_bytes: int = 0,
     ) -> None:
+        self._load_timeout_s = LOAD_TIMEOUT_S + weights_bytes / LOAD_BYTES_PER_S
         self._run = run
         self._console = console
         self._needed = needed
@@ -83,7 +86,7 @@ class TritonServices:
             triton.name,
             child,
             is_ready=is_ready,
-            start_timeout_s=LOAD_TIMEOUT_S,
+            start_timeout_s=self._load_timeout_s,
             longest_stop_s=lambda: UNLOAD_AFTER_DEATH_S if has_fallen(child.pid) else UNLOAD_TIMEOUT_S,
             find_fault=lambda now_s: watch.find_fault(child.pid, now_s) or silence.find_fault(now_s),
             clean_up_after=clean_up_after,

@@ -7,8 +7,9 @@ before; where the trace says which blocks of prompts were the same, the same blo
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from loadtest.traces import BLOCK_TOKENS, TracedRequest
 
@@ -37,7 +38,7 @@ class InventedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """`at_s` since the run begins; the answer is to have exactly `max_tokens`."""
+    """`at_s` since the run begins; the answer is to have exactly `max_tokens`; `extras` join the body."""
 
     at_s: float
     prompt: str | InventedPrompt
@@ -45,6 +46,7 @@ class PlannedRequest:
     kind: str = "trace"
     tenant: str = ""
     tier: str = "standard"
+    extras: Mapping[str, Any] | None = None
 
     @property
     def prompt_tokens(self) -> int:

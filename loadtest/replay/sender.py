@@ -109,6 +109,7 @@ def _body(target: Target, request: PlannedRequest) -> bytes:
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **(request.extras or {}),
     }
     if target.tells_tier:
         body["service_tier"] = SERVICE_TIERS[request.tier]

@@ -24,6 +24,7 @@ from python_backend.engine.steps.cost_memory import CostMemory
 from python_backend.engine.steps.events import end_event, gather_of_prompt, token_event
 from python_backend.engine.steps.guide_waits import await_guides, is_held_up
 from python_backend.engine.steps.in_flight import StepsInFlight
+from python_backend.engine.steps.launch_time import LaunchTime
 from python_backend.engine.steps.meter import StepMeter
 from python_backend.engine.steps.ports import ChunkResult, Executor
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -79,6 +80,8 @@ class Engine:
         self._meter = StepMeter(recalled)
         limits_of_steps = StepLimits(config.max_batch_size, config.max_step_tokens)
         self._control = StepControl(self._scheduler, limits_of_steps, is_tried=recalled is not None)
+        self._launch_time = LaunchTime()
+        self._has_waited = False
         self._sequences: dict[int, list[Sequence]] = {}
         self._preparing: dict[int, PreparedGuide] = {}
         self._cancelled: list[Sequence] = []
@@ -101,6 +104,19 @@ class Engine:
         return bool(self._cancelled or self._in_flight) or any(
             not is_held_up(sequence, now_ns) for sequence in runnable
         )
+
+    @property
+    def spare_s(self) -> float:
+        """How long the next step may wait for newcomers while the device is busy; 0 where none could join."""
+        scheduler, running = self._scheduler, self._in_flight.running
+        if running is None or scheduler.waiting or self._preparing or self._cancelled:
+            return 0.0
+        if scheduler.batch.is_full or self._in_flight.hides_history:
+            return 0.0
+        began_ns = max(running.begun_ns, self._meter.over_ns)
+        spare_ns = self._launch_time.spare_ns(self._meter.learned, running.shape, began_ns, self._now_ns())
+        self._has_waited |= spare_ns > 0
+        return spare_ns / 1e9
 
     def add(self, key: int, request: GenerationRequest, arrival_ns: int | None = None) -> None:
         """Takes a request in; raises InflightError if it could never run."""
@@ -153,6 +169,9 @@ class Engine:
         await_guides(running, waiting, self._now_ns, self._meter.last_ns)
         plan = self._schedule()
         self._in_flight.launch(plan)
+        if self._has_waited and len(self._in_flight) > 1:
+            self._launch_time.launched(self._in_flight.has_run_dry)
+        self._has_waited = False
         self._in_flight.collect(leave=self._executor.depth - 1 if plan.chunks else 0)
         if self._config.check_blocks:
             self.pool.check()

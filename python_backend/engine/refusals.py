@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -67,10 +67,11 @@ def refuse_impossible(
         _refuse_guide(request.guide)
 
 
-def _refuse_strays(where: str, token_ids: Iterable[int], vocabulary: int) -> None:
-    for token_id in token_ids:
-        if not 0 <= token_id < vocabulary:
-            raise _invalid(f"{where} {token_id}; allowed: 0 to {vocabulary - 1}")
+def _refuse_strays(where: str, token_ids: Collection[int], vocabulary: int) -> None:
+    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocabulary):
+        return  # without a look at each: prompts are long, and all others wait meanwhile
+    stray = next(token_id for token_id in token_ids if not 0 <= token_id < vocabulary)
+    raise _invalid(f"{where} {stray}; allowed: 0 to {vocabulary - 1}")
 
 
 def _refuse_many(name: str, count: int, of_what: str, most: int) -> None:

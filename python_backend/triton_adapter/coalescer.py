@@ -1,9 +1,10 @@
 """Collects what streams have produced until the sender comes round to them.
 
 There is no timer and no knob. The sender takes the stream that has waited longest, with everything it has
-produced since its last response. While sending keeps up, each token leaves on its own; when it does not,
-responses grow by just as much as the path behind them is slow, and no throughput is lost. An answer that is
-wanted whole is collected in the same way, and waits for its turn only once it is complete.
+produced since its last response; first tokens go before all others. While sending keeps up, each token leaves
+on its own; when it does not, responses grow by just as much as the path behind them is slow, and no
+throughput is lost. An answer that is wanted whole is collected in the same way, and waits for its turn only
+once it is complete.
 """
 
 from __future__ import annotations
@@ -61,13 +62,14 @@ class Coalescer:
     def __init__(self) -> None:
         self._collected: dict[StreamKey, Pending] = {}
         self._order: deque[StreamKey] = deque()
+        self._firsts: deque[StreamKey] = deque()
 
     def __len__(self) -> int:
         """How many streams wait for the sender."""
-        return len(self._order)
+        return len(self._order) + len(self._firsts)
 
-    def put(self, event: SequenceEvent, now_ns: int = 0, whole: bool = False) -> None:
-        """`whole`: the caller wants the answer in one piece."""
+    def put(self, event: SequenceEvent, now_ns: int = 0, whole: bool = False, is_first: bool = False) -> None:
+        """`whole`: the caller wants the answer in one piece; `is_first`: it has had nothing yet."""
         stream = (event.key, event.sequence_index)
         pending = self._collected.get(stream)
         is_new = pending is None
@@ -75,13 +77,14 @@ class Coalescer:
             pending = self._collected[stream] = Pending(*stream)
         pending.add(event, now_ns)
         if event.is_last if whole else is_new:
-            self._order.append(stream)
+            (self._firsts if is_first else self._order).append(stream)
 
     def take(self) -> Pending | None:
         """The stream that has waited longest, with all it has; None when nobody waits."""
-        while self._order:
-            if pending := self._collected.pop(self._order.popleft(), None):
-                return pending
+        for waiting in (self._firsts, self._order):
+            while waiting:
+                if pending := self._collected.pop(waiting.popleft(), None):
+                    return pending
         return None
 
     def drop(self, key: int, sequences: int) -> None:

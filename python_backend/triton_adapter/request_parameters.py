@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from python_backend.triton_adapter.inputs import invalid
-from python_backend.wire.engine_report import CONFIGURE, REPORT
+from python_backend.wire.engine_report import CONFIGURE, REPORT, ROUTER
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tiers import Tier
@@ -159,6 +159,11 @@ def decode_token_ids(parameters: Mapping[str, Any]) -> bool:
 def decode_trace(parameters: Mapping[str, Any]) -> bool:
     """Whether the steps that a request is part of are to be told at its end."""
     return _flag(parameters, "inflight_trace")
+
+
+def decode_router(parameters: Mapping[str, Any]) -> str:
+    """Who sent it, where that is a router; its requests end with it."""
+    return _text(parameters, ROUTER)
 
 
 def asks_for_report(parameters: Mapping[str, Any]) -> bool:

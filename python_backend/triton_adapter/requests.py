@@ -15,6 +15,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_echo,
     decode_logit_bias,
     decode_min_p,
+    decode_router,
     decode_shared_prefix,
     decode_stop_token_ids,
     decode_tenant,
@@ -66,6 +67,7 @@ class GenerateCall:
     rows: tuple[RowCall, ...]
     # Only preprocessing sends decoder_input_ids for a decoder-only model: the answer goes to postprocessing.
     feeds_postprocessing: bool
+    router: str = ""
 
 
 def _is_false(values: Array) -> bool:
@@ -156,6 +158,7 @@ def decode_call(
         request_id=request_id,
         rows=tuple(_decode_row(row, generation(row), rules, parameters) for row in row_inputs),
         feeds_postprocessing=is_from_text,
+        router=decode_router(parameters),
     )
     if not rules.decoupled:
         _refuse_several_responses(call)

@@ -24,8 +24,11 @@ _log = logging.getLogger("inflight.tensorrt_llm")
 class RunningRequest:
     """One Triton request; `open_sequences` counts those of all its rows that have not ended."""
 
-    def __init__(self, request_id: str, sender: pb.ResponseSender, open_sequences: int) -> None:
+    def __init__(
+        self, request_id: str, sender: pb.ResponseSender, open_sequences: int, router: str = ""
+    ) -> None:
         self.request_id = request_id
+        self.router = router
         self.since_s = time.monotonic()
         self.is_unheard = False  # an ensemble has dropped it after an error
         self._sender = sender

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,9 +31,11 @@ from python_backend.triton_adapter.request_parameters import (
     Limits,
     asks_for_report,
     decode_configuration,
+    decode_router,
 )
 from python_backend.triton_adapter.requests import GenerateCall, ModelRules, decode_call
 from python_backend.triton_adapter.responses import ResponseBuilder
+from python_backend.triton_adapter.router_watch import RouterWatch
 from python_backend.triton_adapter.running_requests import (
     RunningRequest,
     RunningRow,
@@ -49,6 +52,8 @@ from python_backend.wire.stream_mark import StreamMark
 
 _log = logging.getLogger("inflight.tensorrt_llm")
 
+# A request that comes in must not wait for longer than this until the pump lets go of the interpreter.
+_SWITCH_S = 0.0002
 _RESTART_PAUSE_S = 1.0
 _FAILED_RESTARTS_TO_GIVE_UP = 5
 
@@ -58,6 +63,7 @@ class TritonPythonModel:
 
     def initialize(self, args: Mapping[str, str]) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s tensorrt_llm %(levelname)s %(message)s")
+        sys.setswitchinterval(_SWITCH_S)
         self._parameters = parse_engine_parameters(pb.model_parameters(args))
         self._max_queue_size = pb.max_queue_size(args)
         self._keys = itertools.count(1)
@@ -66,6 +72,7 @@ class TritonPythonModel:
         self._failed_restarts = 0
         self._check_period_s = self._parameters.cancellation_check_period_ms / 1000
         self._watch = CallerWatch(self._check_period_s)
+        self._routers = RouterWatch()
         self._coalescer = Coalescer()
         self._pacer = Pacer()
         self._metrics = EngineMetrics(
@@ -109,6 +116,7 @@ class TritonPythonModel:
             self._acknowledge(sender)
             return
         if asks_for_report(parameters):
+            self._routers.heard(decode_router(parameters), time.monotonic())
             send_final(sender, report_response(self._report()))
             return
         call = decode_call(request.request_id(), pb.arrays(request), parameters, self._rules)
@@ -147,7 +155,7 @@ class TritonPythonModel:
     ) -> None:
         sequences = [row.generation.num_return_sequences for row in call.rows]
         self._refuse_beyond_queue(sum(sequences))
-        request = RunningRequest(call.request_id, sender, sum(sequences))
+        request = RunningRequest(call.request_id, sender, sum(sequences), call.router)
         rows = []
         for index, count in enumerate(sequences):
             # Each sequence is a stream of its own to postprocessing; the first one's number is the row's key.
@@ -246,6 +254,8 @@ class TritonPythonModel:
                     break
         except EOFError:
             return False
+        if self._engine.end_if_hung(owes_answers=bool(self._running)):
+            _log.error("the engine process hangs: none of its threads has run for seconds; it is killed")
         if pending := self._coalescer.take():
             self._respond(pending)
         return True
@@ -256,10 +266,11 @@ class TritonPythonModel:
             row = self._running.get(event.key)
             if row is None:
                 continue
-            if event.token_ids and not row.has_begun:
+            is_first = bool(event.token_ids) and not row.has_begun
+            if is_first:
                 row.has_begun = True
                 self._metrics.first_token(row.call.generation.tier, now_ns - row.arrival_ns)
-            self._coalescer.put(event, now_ns, whole=not row.call.streaming)
+            self._coalescer.put(event, now_ns, whole=not row.call.streaming, is_first=is_first)
         if report.gauges is not None:
             self._gauges = report.gauges
             self._metrics.update(self._capacity, report.gauges)
@@ -353,10 +364,13 @@ class TritonPythonModel:
         """
         now_s = time.monotonic()
         if self._watch.is_due(now_s):
-            rows = [row for row in list(self._running.values()) if not row.feeds_postprocessing]
-            requests = dict.fromkeys(row.request for row in rows)
-            for request in self._watch.who_has_gone(requests, now_s):
+            rows = list(self._running.values())
+            asked = dict.fromkeys(row.request for row in rows if not row.feeds_postprocessing)
+            for request in self._watch.who_has_gone(asked, now_s):
                 self._cancel_request(request)
+            if gone := self._routers.gone(now_s):
+                for request in dict.fromkeys(row.request for row in rows if row.request.router in gone):
+                    self._cancel_request(request)
 
 
 def _limits_at_start(capacity: Ready) -> Limits:

@@ -12,6 +12,8 @@ from python_backend.costs.step_cost import LearnedStepCost, StepCost
 # The request parameter that asks, and the output with the answer.
 REPORT = "inflight_report"
 ENGINE_REPORT = "engine_report"
+# The request parameter by which a router says who it is: it asks for reports for as long as it lives.
+ROUTER = "inflight_router"
 # The request parameter that sets limits and objectives.
 CONFIGURE = "inflight_configure"
 

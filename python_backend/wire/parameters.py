@@ -8,8 +8,9 @@ does not do (accepted at their neutral value, refused by name otherwise). An unf
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from python_backend.costs.step_cost import StepCost
@@ -19,7 +20,9 @@ from .errors import ErrorKind, InflightError
 INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization")
-RUNTIMES = ("auto", "engine", "llm", "synthetic", "paced")
+RUNTIMES = ("auto", "engine", "vllm", "llm", "synthetic", "paced")
+# Those whose package checks itself what it is to compute with.
+_JUDGE_THEMSELVES = ("vllm", "llm")
 WEIGHTS = ("checkpoint", "random")
 # How weights can be kept, by the device that computes.
 PRECISIONS = {"cpu": ("fp32", "int8", "int4"), "cuda": ("fp32", "bf16", "fp8")}
@@ -57,7 +60,7 @@ class EngineParameters:
     exclude_input_in_output: bool = False
     cancellation_check_period_ms: int = 100
     stats_check_period_ms: int = 100
-    gpu_device_ids: int = 0
+    gpu_device_ids: tuple[int, ...] = (0,)
     cuda_graph_mode: bool = True
     inflight_runtime: str = "auto"
     inflight_device: str = "auto"
@@ -76,6 +79,26 @@ class EngineParameters:
     inflight_synthetic_tokens_per_s: float = 1000.0
     inflight_paced_cost: StepCost = PACED_COST
     inflight_paced_noise: float = 0.0
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+    inflight_runtimes_dir: str | None = None
+    inflight_runtime_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def gpu(self) -> int:
+        """The one, or the first of several."""
+        return self.gpu_device_ids[0]
+
+    @property
+    def parallel_sizes(self) -> dict[str, int]:
+        """By the names of the keys: how many processes share the model, or have one each."""
+        return {
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "pipeline_parallel_size": self.pipeline_parallel_size,
+            "data_parallel_size": self.data_parallel_size,
+        }
 
     @property
     def static_batching(self) -> bool:
@@ -222,10 +245,25 @@ def _step_cost(key: str, value: str) -> StepCost:
     return StepCost(*numbers)
 
 
-def _one_gpu(key: str, value: str) -> int:
-    if not (value.isascii() and value.isdigit()):
-        raise refusal(key, value, "the number of one GPU, which is all this engine computes on")
-    return int(value)
+def _gpus(key: str, value: str) -> tuple[int, ...]:
+    """Several are for runtimes that compute on several."""
+    numbers = [each.strip() for each in value.split(",")]
+    if ";" in value:
+        allowed = "the GPUs of one engine; triton_servers starts one engine for each GPU or group of GPUs"
+        raise refusal(key, value, allowed)
+    if not all(each.isascii() and each.isdigit() for each in numbers) or len(set(numbers)) < len(numbers):
+        raise refusal(key, value, "the number of one GPU, or of several that differ, such as 0,1")
+    return tuple(map(int, numbers))
+
+
+def _options(key: str, value: str) -> dict[str, Any]:
+    try:
+        options = json.loads(value)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise refusal(key, value, 'a JSON object, such as {"max_num_partial_prefills": 2}')
+    return options
 
 
 def _one_of(*allowed: str) -> Callable[[str, str], str]:
@@ -251,7 +289,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "exclude_input_in_output": parse_boolean,
     "cancellation_check_period_ms": _positive(int),
     "stats_check_period_ms": _positive(int),
-    "gpu_device_ids": _one_gpu,
+    "gpu_device_ids": _gpus,
     "cuda_graph_mode": parse_boolean,
     "inflight_runtime": _one_of(*RUNTIMES),
     "inflight_device": _one_of("auto", *DEVICES),
@@ -270,6 +308,12 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_synthetic_tokens_per_s": _positive(float),
     "inflight_paced_cost": _step_cost,
     "inflight_paced_noise": _share,
+    "tensor_parallel_size": _positive(int),
+    "pipeline_parallel_size": _positive(int),
+    "data_parallel_size": _positive(int),
+    "enable_expert_parallel": parse_boolean,
+    "inflight_runtimes_dir": _text,
+    "inflight_runtime_options": _options,
 }
 KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)
 
@@ -311,6 +355,8 @@ def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
 
 def _refuse_what_no_device_does(parameters: EngineParameters) -> None:
     """Where the engine is to choose the device, what one of them takes may pass: it is asked again then."""
+    if parameters.inflight_runtime in _JUDGE_THEMSELVES:
+        return
     possible = DEVICES if parameters.inflight_device == "auto" else (parameters.inflight_device,)
     refusals = []
     for device in possible:
@@ -329,4 +375,4 @@ def _require_room_for_the_batch(chosen: DeviceSettings) -> None:
         raise refusal("inflight_max_step_tokens", str(step), f"inflight_max_batch_size ({batch}) or more")
 
 
-assert {field.name for field in fields(EngineParameters)} == set(_PARSERS)
+assert {each.name for each in fields(EngineParameters)} == set(_PARSERS)

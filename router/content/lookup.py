@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 import sqlalchemy as sql
 from msgspec import Meta
-from sqlalchemy import ColumnElement, Select, Table
+from sqlalchemy import ColumnElement, Connection, Select, Table
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.tenant import Caller
@@ -31,6 +31,11 @@ class Owner:
 
     def owns(self, table: Table) -> ColumnElement[bool]:
         return sql.and_(table.c.organisation_id == self.organisation_id, table.c.user_id == self.user_id)
+
+
+def is_there(at: Connection, table: Table, row_id: str) -> bool:
+    """Whether it is stored already: by a router that died before it could tell so."""
+    return at.execute(sql.select(table.c.id).where(table.c.id == row_id)).first() is not None
 
 
 def checked_id(kind: str, given: str, param: str | None = None) -> str:

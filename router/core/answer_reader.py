@@ -5,7 +5,6 @@ What cannot be part of either leaves at once, and nothing depends on how the tex
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from router.core.answer_text import tail_length
 from router.core.call_formats import HERMES, CallFormat, WrittenCall
 from router.core.messages import ToolCall
+from router.core.origin import random_hex
 from router.core.xml_calls import Schemas
 
 THINK, THINK_END = "<think>", "</think>"
@@ -220,7 +220,7 @@ class WholeCall:
 
 
 def new_call(name: str, arguments: str, is_custom: bool = False) -> ToolCall:
-    return ToolCall(f"call_{secrets.token_hex(12)}", name, arguments, is_custom)
+    return ToolCall(f"call_{random_hex(12)}", name, arguments, is_custom)
 
 
 def _custom_input(arguments: str) -> str:

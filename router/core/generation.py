@@ -107,7 +107,7 @@ class LoggedToken(msgspec.Struct, frozen=True, gc=False):
     top: tuple[tuple[bytes, float], ...] = ()
 
 
-class Delta(msgspec.Struct, frozen=True, gc=False):
+class Delta(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_defaults=True):
     """What one response of the engine added."""
 
     text: str
@@ -144,8 +144,11 @@ class RawGeneration(Protocol):
 class Pipeline(Protocol):
     """One model that generates text."""
 
-    def generate(self, call: GenerationCall) -> Generation:
-        """Starts nothing until the first delta is asked for."""
+    def generate(self, call: GenerationCall, told: Sequence[Delta] = ()) -> Generation:
+        """Starts nothing until the first delta is asked for.
+
+        What was `told` of the same call before is generated again, compared and passed over.
+        """
 
     def relay(self, request: Any, trace: Trace | None = None) -> RawGeneration:
         """A request built from the ensemble's contract, whose name is filled in; starts nothing either."""

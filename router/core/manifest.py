@@ -64,6 +64,7 @@ class Manifest:
     needs: Needs = field(default_factory=Needs)
     files: tuple[FileMark, ...] = ()
     is_built_in: bool = False
+    source: str = ""  # the address that it was fetched from, pinned to these bytes
 
     def __post_init__(self) -> None:
         if not MODEL_NAME.fullmatch(self.model):
@@ -88,7 +89,10 @@ class Manifest:
 
     def to_json(self) -> str:
         """The same text for the same release, whoever writes it."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        fields = asdict(self)
+        if not self.source:  # as it was written before there were addresses, or its digest would be another
+            del fields["source"]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @property
     def digest(self) -> str:

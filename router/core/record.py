@@ -14,6 +14,7 @@ from router.core.stages import EngineTimes, Mark, Moments, stage_marks
 from router.core.tenant import NOBODY, Caller
 
 if TYPE_CHECKING:
+    from router.core.journal import Journal
     from router.core.trace import Trace
 
 
@@ -40,6 +41,7 @@ class Record:
     model: str = ""
     model_version: str = ""  # the release that answers
     pinned_release: str = ""  # by the header x-inflight-release
+    is_release_given: bool = False  # it has answered a part already
     user: str = ""  # as the body names the one behind the key, or the key's own
     conversation: str = ""
     rollout: tuple[int | None, int] = (None, 0)  # which one, and its step, chose the release
@@ -51,6 +53,7 @@ class Record:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cost: int = 0  # micro-dollars, once it is billed
     finish_reason: str = ""
     opening: str = ""  # of the first answer, while a rollout is on; in no log
     outcome: str = ""
@@ -61,6 +64,7 @@ class Record:
     lost_attempts: int = 0  # of one in a rollout: how often its release failed it, saved or not
     error: str = ""  # the kind of the one that its client was told of
     trace: Trace | None = None  # where it is traced
+    journal: Journal | None = None  # where another router may have to go on with it
     is_over: bool = False
 
     @property

@@ -143,6 +143,10 @@ class Exchange:
             data, self._head = self._head + data, b""
         return self._wire.write(data)
 
+    def fill_silence(self, data: bytes) -> None:
+        """Writes what is no part of the answer."""
+        self.send(data)
+
     def end(self, data: bytes = b"") -> None:
         if self._chunked:
             data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,11 @@ from router.request.errors import write_error
 from router.request.fair_pool import unless_left
 
 if TYPE_CHECKING:
-    from router.content.conversations.event_log import EventLog, EventSink
     from router.content.conversations.response_store import ResponseStore
     from router.content.lookup import Owner
     from router.core.record import Record
     from router.http.exchange import Headers, Request
+    from router.resume.event_log import EventLog, EventSink
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,10 @@ class UnreadExchange(Exchange):
         self.started = True
 
     def send(self, data: bytes) -> Awaitable[None]:
-        self._sink.add(data)
+        self._sink.add(sse.split(data))
         return Turn()
+
+    def fill_silence(self, data: bytes) -> None: ...
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self.ended = True
@@ -157,17 +159,17 @@ class Background:
                     run.cancel()
 
 
-async def deliver(exchange: Exchange, record: Record, events: AsyncIterator[bytes]) -> None:
+async def deliver(exchange: Exchange, record: Record, events: AsyncIterator[Sequence[bytes]]) -> None:
     """Events as they come, for as long as somebody reads them."""
 
     async def send() -> None:
         async for some in events:
-            await exchange.send(some)
+            await exchange.send(b"".join(some))
 
     async def keep_alive() -> None:
         """From the beginning, so that there is a status however long the next event may take."""
         while not exchange.gone:
-            await exchange.send(sse.COMMENT)
+            exchange.fill_silence(sse.COMMENT)
             await asyncio.sleep(_KEEP_ALIVE_S)
 
     exchange.start(200, [*sse.HEADERS, *record.headers()])

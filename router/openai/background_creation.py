@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.response_store import EndedResponse
+from router.http import sse
 from router.openai.background import Run, UnreadExchange, deliver
 from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
@@ -57,8 +58,8 @@ class BackgroundCreation:
         events, following = None, None
         try:
             if body.stream:
-                sink.add(dialect.announcement())
-                events = background.events.follow(asked.id, -1)
+                sink.add(sse.split(dialect.announcement()))
+                events = await background.events.follow(asked.id, -1)
             else:
                 background.events.forget(asked.id)
             await self._store.begin(asked.owner, begun, background.lease_s)
@@ -69,7 +70,7 @@ class BackgroundCreation:
                     respond_json(exchange, record, queued)
                 await self._run(run, record, asked)
         finally:
-            sink.add(run.exchange.tail)
+            sink.add(sse.split(run.exchange.tail))
             sink.close()
             if following is not None:
                 await asyncio.wait([following])

@@ -18,6 +18,7 @@ from router.content.batches.rows import WINDOW_S, Batch, new_batch_id
 from router.content.files.model import LONGEST_LIFE_S, SHORTEST_LIFE_S
 from router.content.files.rows import find as find_file
 from router.content.lookup import Page
+from router.core.origin import now_s
 from router.core.record import Record
 from router.core.tenant import Caller, Scope
 from router.http.exchange import Exchange
@@ -54,7 +55,15 @@ def routes(store: StoreAccess) -> list[Route]:
     batches = _Batches(store)
     add = partial(Route, scope=Scope.FILES, takes="", answer="Batch")
     return [
-        add("POST", PATH, batches.make, "Make a batch of an uploaded file", body=BatchBody, takes=JSON),
+        add(
+            "POST",
+            PATH,
+            batches.make,
+            "Make a batch of an uploaded file",
+            body=BatchBody,
+            takes=JSON,
+            is_paid_later=True,
+        ),
         add("GET", PATH, batches.list_all, "List batches", answer="BatchList", query=BatchesQuery),
         add("GET", f"{PATH}/{{batch_id}}", batches.show, "Show a batch and how far it is"),
         add("POST", f"{PATH}/{{batch_id}}/cancel", batches.cancel, "Cancel a batch, and keep what is done"),
@@ -68,14 +77,14 @@ class _Batches:
     async def make(self, exchange: Exchange, record: Record) -> None:
         body = decode_small(_decoder, exchange.request.body)
         _check_scope(record.caller, body.endpoint)
-        now_s = time.time()
+        created_s = now_s()
         batch = Batch(
             id=new_batch_id(),
             organisation_id=record.tenant,
             key_id=record.caller.key.id,
             endpoint=body.endpoint,
             input_file_id=body.input_file_id,
-            life=Life(Status.VALIDATING, created_s=now_s, expires_s=now_s + WINDOW_S),
+            life=Life(Status.VALIDATING, created_s=created_s, expires_s=created_s + WINDOW_S),
             metadata=msgspec.json.encode(body.metadata).decode(),
             output_lifetime_s=body.output_expires_after.seconds if body.output_expires_after else None,
         )

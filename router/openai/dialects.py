@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from router.core.origin import now_s
 from router.http import sse
 from router.openai.log_probs import chat_log_probs, completion_log_probs
 
@@ -84,7 +84,7 @@ class Dialect:
         self._whole_head: dict[str, Any] = {
             "id": request_id,
             "object": self.whole_object,
-            "created": int(time.time()),
+            "created": int(now_s()),
             "model": model,
             "system_fingerprint": FINGERPRINT,
         }

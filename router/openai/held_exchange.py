@@ -37,6 +37,9 @@ class HeldExchange(Exchange):
     def send(self, data: bytes) -> Awaitable[None]:
         return self._behind.send(data)
 
+    def fill_silence(self, data: bytes) -> None:
+        self._behind.fill_silence(data)
+
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self.ended = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable, Iterator, Sequence
 from operator import mul
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ from router.core.embedding import (
     calls_of,
 )
 from router.core.generation import text_tokens
+from router.core.origin import now_s
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
@@ -152,7 +152,7 @@ def read_score(raw: bytes) -> _Asked:
 
     def render(record: Record, model: str, scores: Sequence[float]) -> dict[str, Any]:
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
-        told = {"id": record.request_id, "object": "list", "created": int(time.time()), "model": model}
+        told = {"id": record.request_id, "object": "list", "created": int(now_s()), "model": model}
         return told | {"data": data} | _usage(record)
 
     return _Asked(body.model, body.user, list(zip(firsts, seconds, strict=True)), render)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from router.content.conversations.response_store import EndedResponse, ResponseS
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner
 from router.content.storage_quota import StorageQuota
+from router.core.origin import now_s
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.held_exchange import HeldExchange
@@ -136,7 +136,7 @@ class ResponseCreation:
         new = await read_items(given, "input", caller, self._documents)
         check_results(history, new, "input")
         past = Past(history, new)
-        return Asked(new_id("resp"), time.time(), body, model, model.template, owner, past)
+        return Asked(new_id("resp"), now_s(), body, model, model.template, owner, past)
 
     async def _history(self, body: ResponseBody, owner: Owner) -> list[Item]:
         if body.previous_response_id is not None:

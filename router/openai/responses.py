@@ -9,7 +9,6 @@ from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.conversation_store import ConversationStore
-from router.content.conversations.event_log import EventLog
 from router.content.conversations.response_store import ResponseStore
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, PageQuery, page_of
@@ -27,6 +26,7 @@ from router.request.errors import respond_json
 from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.request.token_counting import Tokenizers
+from router.resume.event_log import EventLog
 from router.routing.models import Registry
 from router.store.database import StoreAccess
 
@@ -84,7 +84,7 @@ class StoredResponses:
             message = "stream: a stored response comes whole, unless it was made with background and stream"
             raise InflightError(ErrorKind.UNSUPPORTED, message, "stream")
         after = -1 if query.starting_after is None else query.starting_after
-        await deliver(exchange, record, self._background.events.follow(response_id, after))
+        await deliver(exchange, record, await self._background.events.follow(response_id, after))
 
     async def list_input(self, exchange: Exchange, record: Record) -> None:
         query = decode_query(exchange.request.query, PageQuery)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from python_backend.sharing.fair_queue import FairQueue
@@ -60,7 +61,7 @@ class FairPool:
             self.charge(tenant, took_s)
             self._give_back(tenant)
 
-        job = self._threads.submit(timed)
+        job = self._threads.submit(copy_context().run, timed)
         job.add_done_callback(lambda _: _call_soon(loop, ended))
         return await asyncio.wrap_future(job)
 

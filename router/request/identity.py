@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import time
+from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from router.core.tenant import Caller, Scope
     from router.routing.models import Registry, Served
+    from router.tenants.sessions import Session
     from router.tenants.tenancy import Tenancy
 
 log = logging.getLogger(__name__)
@@ -24,6 +27,10 @@ _BEARER = "bearer "
 _MISSING = (
     "You didn't provide an API key: send it as Authorization: Bearer YOUR_KEY, or as x-api-key: YOUR_KEY"
 )
+SESSION_COOKIE = "inflight_session"
+CSRF_HEADER = "x-inflight-csrf"
+_CHANGES_NOTHING = ("GET", "HEAD")
+_OWN_PAGES = ("none", "same-origin")
 
 
 class Doorkeeper:
@@ -53,19 +60,62 @@ class Doorkeeper:
         if refusal is not None:
             raise HttpError(*refusal)
 
+    def caller_of(self, method: str, headers: Mapping[str, str], scope: Scope) -> Caller:
+        """By the key, or by the session of a browser that sends none; raises as `identify`."""
+        given = headers.get("authorization") or bare_key(headers)
+        if given is None and (session := self.session_of(method, headers)) is not None:
+            return _with_scope(session.caller, scope)
+        return self.identify(given, scope)
+
+    def session_of(self, method: str, headers: Mapping[str, str]) -> Session | None:
+        """Raises FORBIDDEN where something is to be changed and the session's token is not sent along.
+
+        Pages of other origins have no session: a cookie does not tell the ports of a host apart.
+        """
+        if "cookie" not in headers or headers.get("sec-fetch-site", "none") not in _OWN_PAGES:
+            return None
+        session = self._tenancy.sessions.find(_session_cookie(headers["cookie"]), time.time())
+        if session is not None and method not in _CHANGES_NOTHING:
+            sent = headers.get(CSRF_HEADER, "").encode()
+            if not hmac.compare_digest(sent, session.csrf_token.encode()):
+                message = f"a session changes nothing without its csrf_token in the header {CSRF_HEADER}"
+                raise InflightError(ErrorKind.FORBIDDEN, message)
+        return session
+
     def identify(self, authorization: str | None, scope: Scope) -> Caller:
         """Raises INVALID_KEY or FORBIDDEN; never tells an unknown key from a revoked one."""
-        if self._keyless is not None and not self._tenancy.catalogue.has_keys:
-            return self._keyless
+        if (keyless := self.keyless) is not None:
+            return keyless
         if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
             raise InflightError(ErrorKind.INVALID_KEY, _MISSING)
-        found = self._tenancy.keyring.verify(authorization[len(_BEARER) :].strip(), time.time())
+        return _with_scope(self.verify(authorization[len(_BEARER) :].strip()), scope)
+
+    def verify(self, key: str) -> Caller:
+        """Whatever it is for; raises INVALID_KEY."""
+        found = self._tenancy.keyring.verify(key, time.time())
         if isinstance(found, Refused):
             log.info("a key was refused: %s", found.reason.value)
             raise InflightError(ErrorKind.INVALID_KEY, found.message)
-        if scope not in found.key.scopes:
-            raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {scope.value}")
         return found
+
+    @property
+    def keyless(self) -> Caller | None:
+        """Who everybody is here while there are no keys."""
+        return None if self._tenancy.catalogue.has_keys else self._keyless
+
+
+def _with_scope(caller: Caller, scope: Scope) -> Caller:
+    if scope not in caller.key.scopes:
+        raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {scope.value}")
+    return caller
+
+
+def _session_cookie(cookies: str) -> str:
+    try:
+        found = SimpleCookie(cookies).get(SESSION_COOKIE)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
 
 
 def bare_key(headers: Mapping[str, str]) -> str | None:

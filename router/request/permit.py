@@ -138,10 +138,12 @@ class Permit:
         record.outcome = outcome.value
         self._permits.closed(self)
         self._turn.end(outcome is Outcome.FINISHED)
-        if record.dispatched_s is None:
+        error = self.cut_by or error
+        is_left = record.journal is not None and record.journal.goes_on_elsewhere(error)
+        if record.dispatched_s is None or is_left:
             self._reservation.cancel()
         else:
-            self._bill(outcome, self.cut_by or error)
+            self._bill(outcome, error)
 
     def _outcome(self, error: BaseException | None) -> Outcome:
         if self.cut_by is not None:
@@ -159,6 +161,7 @@ class Permit:
         if outcome is not Outcome.FAILED or _is_owed(record, error):
             tokens = record.prompt_tokens, record.cached_tokens, record.completion_tokens
             cost = cost_of(self._price, *tokens)
+        record.cost = cost
         self._reservation.settle(record.prompt_tokens + record.completion_tokens, cost)
         self._permits.tenancy.record(_usage(record, cost, outcome))
 

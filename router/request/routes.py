@@ -46,6 +46,12 @@ class Route:
     query: type[msgspec.Struct] | None = None
     status: int = 200
     asks_model: bool = False
+    is_paid_later: bool = False  # what it asks for costs something, though not at once
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether it does once what is asked for twice with one Idempotency-Key."""
+        return self.method == "POST" and (self.asks_model or self.is_paid_later)
 
     @property
     def names(self) -> list[str]:

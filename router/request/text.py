@@ -22,7 +22,7 @@ from router.routing.models import ServedModel
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from router.core.generation import GenerationCall
+    from router.core.generation import Generation, GenerationCall, Pipeline
     from router.core.messages import ToolCall
     from router.core.record import Record
     from router.http.exchange import Exchange, Headers
@@ -80,6 +80,12 @@ def patience_with(record: Record, now_s: float) -> float:
     return patience_s(record.completion_tokens, now_s - (record.first_token_s or now_s))
 
 
+def _begin(record: Record, pipeline: Pipeline, index: int, call: GenerationCall) -> Generation:
+    if record.journal is None:
+        return pipeline.generate(call)
+    return record.journal.generate(pipeline, index, call)
+
+
 class TextJob:
     """Answers to one or several prompts, written in one dialect."""
 
@@ -131,7 +137,7 @@ class TextJob:
             for index, call in enumerate(calls):
                 calls[index] = msgspec.structs.replace(call, tier=tier, weight=weight, trace=record.trace)
         for index, call in enumerate(calls):
-            generation = self.served.pipeline.generate(call)
+            generation = _begin(record, self.served.pipeline, index, call)
             permit.attach(generation)
             reader = None if self._new_reader is None else self._new_reader()
             guard = thought_guard = None
@@ -188,7 +194,7 @@ class TextJob:
     def _keep_alive(self, told: int) -> None:
         """Where nothing came for a while: answers may be paused, and no proxy is to cut them."""
         if self._is_begun and self._pieces == told and not self._exchange.gone:
-            self._exchange.send(self._dialect.silence)
+            self._exchange.fill_silence(self._dialect.silence)
         loop = asyncio.get_running_loop()
         self._alive = loop.call_later(_KEEP_ALIVE_S, self._keep_alive, self._pieces)
 

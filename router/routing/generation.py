@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from python_backend.wire.engine_report import ROUTER
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
 from router.routing.replay import (
@@ -27,9 +28,11 @@ from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING
 from router.routing.replicas import Failed, FleetSettings, Replica, ReplicaSet, to_avoid
 from router.triton.client import RelayedGeneration, TritonGeneration
 from router.triton.failures import UNAVAILABLE, TritonError
-from router.triton.messages import GenerateRequests
+from router.triton.messages import THIS_ROUTER, GenerateRequests
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.core.trace import Trace
     from router.routing.shared_prefixes import SharedPrefixes
 
@@ -231,17 +234,18 @@ class FleetPipeline:
         self.engine = replicas.manifest.engine
         self.requests = GenerateRequests(replicas.manifest.entry)
 
-    def generate(self, call: GenerationCall) -> FleetGeneration:
+    def generate(self, call: GenerationCall, told: Sequence[Delta] = ()) -> FleetGeneration:
         if self._shared_prefixes is not None:
             shared = self._shared_prefixes.of(call.prompt, call.add_special_tokens)
             call = msgspec.structs.replace(call, shared_prefix=shared)
         if self.replicas.poisons is not None and self.replicas.poisons.has(digest(call), time.monotonic()):
             raise InflightError(ErrorKind.INTERNAL, _POISON)
-        return FleetGeneration(self, call)
+        return FleetGeneration(self, call, told)
 
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
         """For a request that somebody else built; the model that it names is filled in."""
         request.model_name = self.replicas.manifest.entry
+        request.parameters[ROUTER].string_param = THIS_ROUTER
         return FleetRelay(self.replicas, self.settings, request, self.engine, trace)
 
     async def ready(self) -> bool:
@@ -274,7 +278,7 @@ class FleetGeneration(Attempts):
         "_told_tokens",
     )
 
-    def __init__(self, pipeline: FleetPipeline, call: GenerationCall) -> None:
+    def __init__(self, pipeline: FleetPipeline, call: GenerationCall, told: Sequence[Delta] = ()) -> None:
         expected = pipeline.expected_tokens
         if call.max_tokens < expected:
             expected = max(call.max_tokens, LEAST_TOKENS)
@@ -285,8 +289,10 @@ class FleetGeneration(Attempts):
         self._call = call
         self._expected = expected
         self._generated = 0  # by the attempt that is under way
-        self._pieces: list[str] = []  # of the text that was told
-        self._told_tokens = self._told_logged = 0
+        self._pieces: list[str] = [delta.text for delta in told]  # of the text that was told
+        self._told_tokens = sum(delta.completion_tokens for delta in told)
+        self._told_logged = sum(len(delta.tokens) for delta in told)
+        self._has_told = bool(told)
         self._replay: Replay | None = None
         self._is_broken = False
 
@@ -295,8 +301,8 @@ class FleetGeneration(Attempts):
         if number > 1:
             call = msgspec.structs.replace(call, request_id=f"{call.request_id}-r{number}")
             self._generated = 0
-            told = "".join(self._pieces), self._told_tokens, self._told_logged
-            self._replay = Replay(*told) if self._pieces else None
+        if self._pieces:
+            self._replay = Replay("".join(self._pieces), self._told_tokens, self._told_logged)
         pipeline = self._pipeline
         return TritonGeneration(replica.connection, pipeline.engine, pipeline.requests.encode(call), call)
 

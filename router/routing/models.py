@@ -230,7 +230,7 @@ class Registry:
         if not lineup.releases:
             raise InflightError(ErrorKind.OVERLOADED, f"no release of the model '{model}' is loaded")
         if pinned is not None:
-            if record is not None:
+            if record is not None and not record.is_release_given:
                 _check_pin(lineup, pinned, record.caller)
             served = lineup.releases.get(pinned)
         else:

@@ -186,16 +186,28 @@ class ReplicaSet:
         self, manifest: Manifest, replicas: Sequence[Replica], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.manifest = manifest
-        self.replicas = tuple(replicas)
-        self.only = self.replicas[0] if len(self.replicas) == 1 else None  # where there is no choice
+        self.replicas: tuple[Replica, ...] = ()
+        self.only: Replica | None = None  # where there is no choice
         self.budget = RetryBudget()
         self.poisons: Poisons | None = None  # nearly always
         self.retries = 0
         self.replays = 0
         self._clock = clock
         self._change: asyncio.Future[None] | None = None
+        self._consist_of(replicas)
+
+    def join(self, replica: Replica) -> None:
+        self._consist_of((*self.replicas, replica))
+
+    def drop(self, replica: Replica) -> None:
+        self._consist_of([each for each in self.replicas if each is not replica])
+
+    def _consist_of(self, replicas: Sequence[Replica]) -> None:
+        self.replicas = tuple(replicas)
+        self.only = self.replicas[0] if len(self.replicas) == 1 else None
         for replica in replicas:
             replica.on_change = self._changed
+        self._changed()
 
     def can_take(self, exclude: Collection[Replica] = ()) -> bool:
         now_s = self._clock()
@@ -267,10 +279,10 @@ class ReplicaSet:
 
 
 class Fleet:
-    """All servers, and each release on all of them."""
+    """All servers, and each release on all of them. `servers` is one list for ever: others hold on to it."""
 
     def __init__(self, servers: Sequence[TritonServer], clock: Callable[[], float] = time.monotonic) -> None:
-        self.servers = tuple(servers)
+        self.servers = list(servers)
         self._clock = clock
         self.sets: dict[str, ReplicaSet] = {}  # by the release's name
 
@@ -280,6 +292,33 @@ class Fleet:
             replicas = [Replica(server, manifest, self._clock) for server in self.servers]
             found = self.sets[manifest.name] = ReplicaSet(manifest, replicas, self._clock)
         return found
+
+    def join(self, server: TritonServer) -> None:
+        """One that is new, or that was leaving; nothing is sent to it before a probe has found it ready."""
+        self.servers.append(server)
+        for found in self.sets.values():
+            there = next((each for each in found.replicas if each.server is server), None)
+            if there is not None:
+                there.is_draining = False
+                continue
+            replica = Replica(server, found.manifest, self._clock)
+            replica.is_loaded = False
+            found.join(replica)
+
+    def leave(self, server: TritonServer) -> None:
+        """What is under way there goes on; nothing more is sent to it, and nobody controls it any more."""
+        self.servers.remove(server)
+        for replica in self.replicas_on(server):
+            replica.is_draining = True
+
+    def drop(self, server: TritonServer) -> None:
+        """One that has left, and is gone."""
+        for found in self.sets.values():
+            for replica in [each for each in found.replicas if each.server is server]:
+                found.drop(replica)
+
+    def replicas_on(self, server: TritonServer) -> list[Replica]:
+        return [each for found in self.sets.values() for each in found.replicas if each.server is server]
 
     def forget(self, name: str) -> None:
         """What is under way on it ends as it would have; nobody waits for it any more."""

@@ -37,8 +37,8 @@ _PATIENCE = {
     "tcp_user_timeout": 25_000,
 }
 _READS = "only_reads"
-_CHANGES = "changes"
-_FINGERPRINT = "pepper_fingerprint"
+CHANGES = "changes"
+FINGERPRINT = "pepper_fingerprint"
 _COUNTERS = sql.select(counters.c.name, counters.c.value)  # made once: it is read several times a second
 
 # What the store's absence looks like; everything else is a defect and should be loud.
@@ -76,9 +76,9 @@ class Store:
         """Brings the schema up to date and makes sure that the keys in it can be verified here."""
         migrate.upgrade(self.engine)
         with self.begin() as connection:
-            fact = {"name": _FINGERPRINT, "value": pepper_fingerprint}
+            fact = {"name": FINGERPRINT, "value": pepper_fingerprint}
             connection.execute(self.insert_new(facts).values(fact))
-            stored = connection.scalar(sql.select(facts.c.value).where(facts.c.name == _FINGERPRINT))
+            stored = connection.scalar(sql.select(facts.c.value).where(facts.c.name == FINGERPRINT))
         if stored != pepper_fingerprint:
             raise PepperError(
                 "the keys in this store were made with another pepper: give this router the pepper file of "
@@ -128,11 +128,11 @@ class Store:
 
     def next_change(self, connection: Connection) -> int:
         """Numbers a change; locked to the end of the transaction, so that numbers rise as commits do."""
-        change = sql.update(counters).where(counters.c.name == _CHANGES).values(value=counters.c.value + 1)
+        change = sql.update(counters).where(counters.c.name == CHANGES).values(value=counters.c.value + 1)
         return int(connection.execute(change.returning(counters.c.value)).scalar_one())
 
     def last_change(self, connection: Connection) -> int:
-        return read_counters(connection).get(_CHANGES, 0)
+        return read_counters(connection).get(CHANGES, 0)
 
     def erase_deleted(self) -> bool:
         """Takes what was deleted out of SQLite's log too; False where somebody is in the way, for now.

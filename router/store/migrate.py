@@ -29,6 +29,22 @@ def upgrade(engine: Engine, to: str = "head") -> None:
             _run_scripts(connection, to)
 
 
+def downgrade(engine: Engine, to: str) -> str | None:
+    """For an older version of Inflight: what only newer ones know is lost. Tells what the schema was."""
+    allowed = revisions()
+    if to not in allowed:
+        raise SchemaError(f"there is no schema {to}; there are {', '.join(allowed)}")
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+        present, _ = pending(connection)
+        if present is None or present < to:
+            raise SchemaError(f"the store has schema {present or 'none'}, which is older than {to}")
+        if present != to:
+            _run_scripts(connection, to, is_downgrade=True)
+    return present
+
+
 def pending(connection: Connection) -> tuple[str | None, str]:
     """The schema that is there, None where there is none, and the one that this version makes of it."""
     is_there = sql.inspect(connection).has_table(_PRESENT.name)
@@ -48,7 +64,7 @@ def revisions() -> tuple[str, ...]:
     return tuple(sorted(path.name[1:5] for path in (_SCRIPTS / "versions").glob("r????_*.py")))
 
 
-def _run_scripts(connection: Connection, to: str) -> None:
+def _run_scripts(connection: Connection, to: str, *, is_downgrade: bool = False) -> None:
     # Imported here: Alembic takes as long to import as the rest of the store, and few starts need it.
     from alembic import command
     from alembic.config import Config
@@ -57,4 +73,4 @@ def _run_scripts(connection: Connection, to: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(_SCRIPTS))
     config.attributes["connection"] = connection
-    command.upgrade(config, to)
+    (command.downgrade if is_downgrade else command.upgrade)(config, to)

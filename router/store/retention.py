@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sql
 from sqlalchemy import Column, ColumnElement, Table
@@ -23,7 +23,16 @@ from router.store.content_tables import (
     responses,
 )
 from router.store.database import Store, StoreAway
-from router.store.schema import usage
+from router.store.schema import (
+    RELEASE_ADDED,
+    arm_figures,
+    audit,
+    leases,
+    release_events,
+    rollouts,
+    shadow_figures,
+    usage,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +52,7 @@ class Kept(NamedTuple):
 
     table: Table
     time: Column[float]
-    parts: tuple[Column[str], ...] = ()
+    parts: tuple[Column[Any], ...] = ()
     only: ColumnElement[bool] = sql.true()
 
 
@@ -55,6 +64,20 @@ KEPT = (
     Kept(conversations, conversations.c.updated_s, (conversation_items.c.conversation_id,)),
     Kept(batches, batches.c.created_s, (batch_lines.c.batch_id,), batches.c.status.in_(_OVER)),
     Kept(files, files.c.created_s, (file_pieces.c.file_id,), files.c.id.not_in(_RUNNING_INPUTS)),
+)
+# What was done, and by whom. That a release was added stays: its number is never used again.
+HISTORY = (
+    Kept(audit, audit.c.at_s),
+    Kept(release_events, release_events.c.at_s, only=release_events.c.what != RELEASE_ADDED),
+    Kept(rollouts, rollouts.c.ended_s, (arm_figures.c.rollout_id,)),
+)
+# What routers measured or held that have long ended; nobody reads it any more.
+FIGURES_DAYS = 90
+_RUNNING_ROLLOUTS = sql.select(rollouts.c.id).where(rollouts.c.ended_s.is_(None))
+FIGURES = (
+    Kept(arm_figures, arm_figures.c.at_s, only=arm_figures.c.rollout_id.not_in(_RUNNING_ROLLOUTS)),
+    Kept(shadow_figures, shadow_figures.c.at_s),
+    Kept(leases, leases.c.expires_s),
 )
 
 
@@ -116,7 +139,7 @@ class Retention:
                 connection.execute(sql.delete(kept.table).where(key.in_(ids), is_old))
         return len(ids)
 
-    def _delete_parts(self, part: Column[str], ids: Sequence[str]) -> int:
+    def _delete_parts(self, part: Column[Any], ids: Sequence[Any]) -> int:
         key = tuple(part.table.primary_key)
         some = sql.select(*key).where(part.in_(ids)).limit(_ROWS_AT_ONCE)
         with self._store.begin() as connection:

@@ -199,6 +199,8 @@ shadow_figures = table(
     Column("took_s", Double, nullable=False),
     Column("shadow_took_s", Double, nullable=False),
 )
+# `what` of the event that says which version numbers have been used.
+RELEASE_ADDED = "add"
 release_events = table(
     "release_events",
     Column("id", _SERIAL, primary_key=True, autoincrement=True),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from router.core.record import Outcome, RequestLine
 from router.telemetry.logs import OWN_WORDS, speaker
+from router.telemetry.recent_requests import RecentRequests
+from router.telemetry.tracing.tracer import KEPT, begin_kept
 from router.telemetry.values import Observations, Value
 
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ class RequestAccounts:
     """Label values come from the settings, never from a client, so that the number of meters is bounded."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
+        self.recent = RecentRequests()
         self._metrics = metrics
         self._tracer = tracer
         self._meters: dict[tuple[str, str, str, Tier], RequestMeter] = {}
@@ -142,6 +145,8 @@ class RequestAccounts:
         speaker.set(record)
         if self._tracer is not None and record.route not in _QUIET:
             record.trace = self._tracer.begin_http(method, record.route if is_known else "", headers)
+        elif headers.get("tracestate") == KEPT:
+            record.trace = begin_kept(method, record.route, headers)
 
     def begin_rpc(self, record: Record, method: str, metadata: Sequence[tuple[str, Any]]) -> None:
         speaker.set(record)
@@ -167,9 +172,11 @@ class RequestAccounts:
             elif status:
                 record.trace.attributes["http.response.status_code"] = status
             self._tracer.end(record.trace, record, status)
+        now_s = time.monotonic()
+        self.recent.add(record, status, now_s)
         level = logging.DEBUG if record.route in _QUIET else logging.INFO
         if log.isEnabledFor(level):
-            log.log(level, "%s", RequestLine(record, status, time.monotonic()), extra=OWN_WORDS)
+            log.log(level, "%s", RequestLine(record, status, now_s), extra=OWN_WORDS)
         record.is_over = True
 
 

@@ -157,6 +157,11 @@ class AdmissionMetrics(Collector):
         for each in list(self._fleet.sets.values()):
             yield from each.replicas
 
+    def busy_of(self, replica: Replica) -> float | None:
+        """The part of the time in which it computes; None where its engine does not tell."""
+        found = self._busy.get(replica)
+        return None if found is None else found.ratio
+
     # Read by Prometheus
 
     def collect(self) -> Iterator[Metric]:

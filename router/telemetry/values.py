@@ -83,7 +83,7 @@ class Family(Collector, Generic[Child]):
             child = self._children[values] = self._new_child()
         return child
 
-    def _items(self) -> list[tuple[tuple[str, ...], Child]]:
+    def items(self) -> list[tuple[tuple[str, ...], Child]]:
         return list(self._children.items())
 
 
@@ -93,7 +93,7 @@ class Counter(Family[Value]):
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
-        for values, child in self._items():
+        for values, child in self.items():
             family.add_metric(values, child.value)
         yield family
 
@@ -104,7 +104,7 @@ class Gauge(Family[Value]):
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
-        for values, child in self._items():
+        for values, child in self.items():
             family.add_metric(values, child.value)
         yield family
 
@@ -118,12 +118,13 @@ class Histogram(Family[Observations]):
         buckets: Sequence[float],
         registry: CollectorRegistry,
     ) -> None:
+        self.bounds = buckets
         self._bounds = [*map(str, buckets), "+Inf"]
         super().__init__(name, text, labels, registry, lambda: Observations(buckets))
 
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        for values, child in self._items():
+        for values, child in self.items():
             buckets = list(zip(self._bounds, map(float, accumulate(child.counts)), strict=True))
             family.add_metric(values, buckets, child.total)
         yield family

@@ -33,6 +33,8 @@ class Action(Enum):
     RELEASE_WRITE = ("release.write", Scope.ADMIN_WRITE)
     OBJECTIVE_READ = ("objective.read", Scope.ADMIN_READ)
     OBJECTIVE_WRITE = ("objective.write", Scope.ADMIN_WRITE)
+    NOW_READ = ("now.read", Scope.ADMIN_READ)
+    REQUEST_READ = ("request.read", Scope.ADMIN_READ)
 
     def __init__(self, label: str, scope: Scope) -> None:
         self.label = label
@@ -52,6 +54,7 @@ PLATFORM_ONLY = frozenset(
         Action.RELEASE_WRITE,
         Action.OBJECTIVE_READ,
         Action.OBJECTIVE_WRITE,
+        Action.NOW_READ,
     }
 )
 _VIEWER = frozenset({Action.ORGANISATION_READ, Action.PRICE_READ, Action.USAGE_READ, Action.LIMITS_READ})
@@ -63,6 +66,7 @@ _ADMIN = _MEMBER | {
     Action.KEY_WRITE,
     Action.KEY_LIMITS_WRITE,
     Action.AUDIT_READ,
+    Action.REQUEST_READ,
 }
 _OWNER = _ADMIN | {Action.ORGANISATION_EXPORT}
 TABLE = {Role.OWNER: _OWNER, Role.ADMIN: _ADMIN, Role.MEMBER: _MEMBER, Role.VIEWER: _VIEWER}

@@ -25,6 +25,7 @@ from router.tenants.budget import CurrentMonth, LeaseAnswer, LeaseAsk
 from router.tenants.keys import Catalogue, Keyring, fingerprint, load_pepper
 from router.tenants.ledger import Ledger, Reservation, must_ask_the_store
 from router.tenants.limits import Refusal
+from router.tenants.sessions import Sessions
 from router.tenants.spool import SpoolInUse, claim_spool
 from router.tenants.treasury import Treasury
 from router.tenants.worker import Chore, Worker
@@ -60,6 +61,7 @@ class Tenancy:
         self.spool = claim_spool(settings.spool_dir, settings.max_spool_bytes)
         self._treasury = Treasury(self.store, self.spool.process)
         self.keyring = Keyring(settings.pepper)
+        self.sessions = Sessions(self.keyring, settings.pepper)
         self.ledger = Ledger()
         self.catalogue = Catalogue(self.store, self.keyring)
         self._administration = Administration(self.store, settings.pepper, self.catalogue.refresh)

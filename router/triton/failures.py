@@ -43,7 +43,10 @@ def from_status(error: GrpcError, request_id: str) -> TritonError:
     text = error.details or error.code.name
     if error.code is StatusCode.DEADLINE_EXCEEDED:
         return TritonError(ErrorKind.OVERLOADED, "the model did not answer in time", Failure.OVERLOADED)
-    if error.code is StatusCode.UNAVAILABLE and (error.lost or not _is_answer(text)):
+    # A server that is stopped ends its calls with one of both, whichever comes first. Nobody here cancels a
+    # call and then asks what became of it.
+    is_going = error.code in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
+    if is_going and (error.lost or not _is_answer(text)):
         log.warning("%s: Triton is not available: %s", request_id, text)
         return TritonError(ErrorKind.ENGINE_FAILED, UNAVAILABLE, Failure.UNREACHABLE)
     return from_text(text, request_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import struct
 from functools import lru_cache
 from operator import attrgetter
@@ -13,7 +14,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
-from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, REPORT, read_report
+from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, REPORT, ROUTER, read_report
 from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
 from python_backend.wire.tiers import Tier
@@ -128,11 +129,16 @@ def _sampling(
     )
 
 
+# As engines know this process: what it has begun ends with it.
+THIS_ROUTER = secrets.token_hex(8)
+
+
 @lru_cache(maxsize=4096)
 def _usual_parameters(tenant: str, add_special_tokens: bool, weight: float) -> bytes:
     message = service_pb2.ModelInferRequest()
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     message.parameters["tenant"].string_param = tenant
+    message.parameters[ROUTER].string_param = THIS_ROUTER
     message.parameters["add_special_tokens"].bool_param = add_special_tokens
     if weight:
         message.parameters["inflight_weight"].double_param = weight
@@ -255,6 +261,7 @@ def report_request(engine: str) -> Any:
     """Asks the engine how it is. One that does not know the question takes it for a stop of nobody."""
     message = stop_request(engine, _NOBODY)
     message.parameters[REPORT].bool_param = True
+    message.parameters[ROUTER].string_param = THIS_ROUTER
     return message
 
 

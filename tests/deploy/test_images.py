@@ -18,7 +18,13 @@ OF_TRITON = [file for file in FILES if file.name.startswith("triton")]
 # What each of our programs imports, or finds beside its packages.
 SHARED = {"client", "launcher", "loadtest", "python_backend", "router", "simulator"}
 REPOSITORIES = {"model_repository", "ensembles"}
-WITHOUT_IN_ROUTER = {"nvidia-pytriton": "pytriton", "numba": "numba"}
+WITHOUT_IN_ROUTER = {
+    "nvidia-pytriton": "pytriton",
+    "numba": "numba",
+    "onnx": "onnx",
+    "onnxruntime": "onnxruntime",
+    "llguidance": "llguidance",
+}
 
 
 def instructions(file: Path) -> list[tuple[str, str]]:

@@ -1,12 +1,13 @@
-"""What TensorRT-LLM tells, by hand: a test says it, and sees what was asked and what was aborted."""
+"""What a package tells, by hand: a test says it, and sees what was asked and what was aborted."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from python_backend.engine.runtimes.trtllm.conversation import Asked, Conversation, Told
-from python_backend.engine.runtimes.trtllm.iterations import Iterations
-from python_backend.engine.runtimes.trtllm.news import News
+from python_backend.engine.runtimes.hosted.conversation import Conversation, Told
+from python_backend.engine.runtimes.hosted.host import Asked
+from python_backend.engine.runtimes.hosted.iterations import Iterations
+from python_backend.engine.runtimes.hosted.news import News
 
 
 class RequestError(RuntimeError):

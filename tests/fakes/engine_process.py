@@ -72,6 +72,9 @@ class ScriptedEngine:
     def receive(self) -> Report:
         return self._reports.popleft()
 
+    def end_if_hung(self, owes_answers: bool) -> bool:
+        return False
+
     def stop(self) -> None:
         pass
 

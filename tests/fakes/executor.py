@@ -159,6 +159,10 @@ class FakeLaunched:
         self._contexts = contexts
         self._token_ids = token_ids
 
+    @property
+    def is_over(self) -> bool:
+        return True
+
     def results(self) -> list[ChunkResult]:
         if self._executor.loses_results:
             raise RuntimeError("the device is lost")

@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2
 from python_backend.wire import codec
 from router.core.generation import Delta, GenerationCall
 from router.core.trace import Trace
+from router.routing.replay import Replay
 
 # A number is a pause in seconds, an event is waited for, None waits until somebody stops the generation.
 Step = Delta | float | asyncio.Event | Exception | None
@@ -24,8 +25,10 @@ def words(*texts: str, prompt_tokens: int = 7, finish: str = "end_id") -> list[S
 
 
 class FakeGeneration:
-    def __init__(self, steps: Sequence[Step], *, deaf: bool = False) -> None:
+    def __init__(self, steps: Sequence[Step], *, deaf: bool = False, told: Sequence[Delta] = ()) -> None:
         self._steps = list(steps)
+        text, tokens = "".join(delta.text for delta in told), sum(delta.completion_tokens for delta in told)
+        self._replay = Replay(text, tokens, 0) if told else None
         self._deaf = deaf
         self._stop = asyncio.Event()
         self.ended = False
@@ -52,6 +55,10 @@ class FakeGeneration:
             if isinstance(step, Delta):
                 await asyncio.sleep(0)
                 self.delivered += 1
+                if self._replay is not None and not self._replay.is_through:
+                    if (news := self._replay.pass_over(step)) is None:
+                        continue
+                    step = news
                 return self._last(step) if step.finish else step
             if isinstance(step, Exception):
                 self.ended = True
@@ -124,9 +131,9 @@ class FakePipeline:
             self.generate(GenerationCall(request_id=request.id, prompt="", max_tokens=0, seed=0)), request.id
         )
 
-    def generate(self, call: GenerationCall) -> FakeGeneration:
+    def generate(self, call: GenerationCall, told: Sequence[Delta] = ()) -> FakeGeneration:
         self.calls.append(call)
-        generation = FakeGeneration(self.script(call))
+        generation = FakeGeneration(self.script(call), told=told)
         self.generations.append(generation)
         return generation
 

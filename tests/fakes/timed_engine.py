@@ -42,6 +42,10 @@ class TimedStep:
     ends_s: float
     found: list[ChunkResult]
 
+    @property
+    def is_over(self) -> bool:
+        return self.executor.now_s >= self.ends_s
+
     def results(self) -> list[ChunkResult]:
         self.executor.now_s = max(self.executor.now_s, self.ends_s)
         return self.found

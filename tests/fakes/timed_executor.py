@@ -38,6 +38,10 @@ class TimedLaunched(FakeLaunched):
         self._launched = launched
         self._over_ns = over_ns
 
+    @property
+    def is_over(self) -> bool:
+        return self._timed.clock.now_ns >= self._over_ns
+
     def results(self) -> list[ChunkResult]:
         self._timed.clock.now_ns = max(self._timed.clock.now_ns, self._over_ns)
         return self._launched.results()

@@ -15,7 +15,6 @@ import httpx
 
 from router.admission.gates import Gates
 from router.app import App
-from router.content.conversations.event_log import MemoryEventLog
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.releases.arms import ArmRecorder
@@ -32,12 +31,16 @@ from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
 from router.request.web_pages import WebPages
+from router.resume.event_log import EventLog, MemoryEventLog
 from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, ServedModel
+from router.routing.replicas import Fleet
 from router.safety.guard import Safety
 from router.store.database import StoreAccess, sqlite_url
 from router.telemetry.accounts import RequestAccounts
 from router.telemetry.metrics import Metrics
+from router.telemetry.overview.overview import Overview
+from router.telemetry.overview.snapshots import Snapshots
 from router.telemetry.prompt_log import PromptLog
 from router.telemetry.tracing.tracer import Tracer
 from router.tenants.administration import DEFAULT_SCOPES, Administration
@@ -161,6 +164,8 @@ async def running_router(
     pages: WebPages | None = None,
     metrics_open: bool = False,
     checkpoint_dir: Path | None = None,
+    events: EventLog | None = None,
+    keyed_grace_s: float = 60.0,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -197,7 +202,10 @@ async def running_router(
                 documents=Documents(UploadedFiles(store)),
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
-                events=MemoryEventLog(),
+                events=events or MemoryEventLog(),
+                keyed_grace_s=keyed_grace_s,
+                recent=accounts.recent,
+                overview=Overview(Snapshots(metrics, registry.published, gates or {}, Fleet([]))),
                 prompt_log=prompt_log,
                 metrics_open=metrics_open,
                 safety=safety,

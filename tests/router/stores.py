@@ -24,6 +24,8 @@ ON_BOTH_DATABASES = frozenset(
         "control/releases/test_commands.py",
         "control/releases/test_lease.py",
         "control/releases/test_shadow_figures.py",
+        "store/test_backup.py",
+        "store/test_migrate.py",
         "store/test_retention.py",
         "tenants/test_administration.py",
         "tenants/test_store.py",

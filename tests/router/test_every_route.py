@@ -38,6 +38,9 @@ OPEN = {
     ("GET", "/v2/health/ready"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
+    # Files that tell nothing, and what a caller learns of itself alone.
+    ("GET", "/ui"),
+    ("GET", "/ui/{file}"),
 }
 OPEN_METHODS = {"ServerLive", "ServerReady"}
 

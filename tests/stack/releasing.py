@@ -252,10 +252,12 @@ def quiet() -> StackConsole:
 
 
 def until(condition: Callable[[], bool], what: str, limit_s: float) -> None:
-    deadline_s = time.monotonic() + limit_s
+    """Asks ever less often: reading the store is work."""
+    deadline_s, pause_s = time.monotonic() + limit_s, 0.05
     while not condition():
         assert time.monotonic() < deadline_s, what
-        time.sleep(0.05)
+        time.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.25)
 
 
 def _marks(work: Path, manifest: Manifest) -> Iterator[Any]:

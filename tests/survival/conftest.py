@@ -186,11 +186,12 @@ def mortal(
 
 
 async def until(condition: object, what: str, limit_s: float = 5.0) -> None:
-    """Waits for a value of a coroutine function to become true."""
-    deadline_s = time.monotonic() + limit_s
+    """Waits for a value of a coroutine function to become true; asks ever less often, for asking is work."""
+    deadline_s, pause_s = time.monotonic() + limit_s, 0.05
     while not await condition():  # type: ignore[operator]  # any coroutine function
         assert time.monotonic() < deadline_s, what
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause_s)
+        pause_s = min(1.2 * pause_s, 0.5)
 
 
 @pytest.fixture

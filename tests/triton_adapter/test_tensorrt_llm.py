@@ -13,8 +13,9 @@ import pytest
 
 from python_backend.engine.process.handle import EngineProcess
 from python_backend.engine.report import LoadingProgress
-from python_backend.triton_adapter import tensorrt_llm
+from python_backend.triton_adapter import router_watch, tensorrt_llm
 from python_backend.triton_adapter.tensorrt_llm import TritonPythonModel
+from python_backend.wire.engine_report import REPORT, ROUTER
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.fakes.triton_stub import Request, Sender, arguments
 
@@ -170,6 +171,18 @@ def test_callers_of_an_ensemble_are_not_checked_for_having_left(model: TritonPyt
     model.execute([request(1, "one", stop=[True])])
     asked_about.sender.is_caller_gone = True
     wait_for(left_alone, asked_about)
+
+
+def test_what_a_router_began_ends_with_it(model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_watch, "_SILENCE_S", 0.3)
+    dead, alone = (request(100_000) for _ in range(2))
+    dead.request_parameters = {ROUTER: "dead"}
+    asked = request(1, stop=[True])
+    asked.request_parameters = {REPORT: True, ROUTER: "dead"}
+    model.execute([dead, alone, asked])
+    wait_for(dead)
+    assert dead.sender.responses[-1].outputs["finish_reason"].item() == b"cancelled"
+    assert not alone.sender.ended.is_set()
 
 
 @pytest.mark.parametrize("fail_at", [1, 2])

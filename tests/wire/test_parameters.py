@@ -70,7 +70,7 @@ def test_v1_is_static_batching(value: str) -> None:
         ("max_tokens_in_paged_kv_cache", "-5", "above 0"),
         ("max_tokens_in_paged_kv_cache", "many", "above 0"),
         ("inflight_synthetic_tokens_per_s", "inf", "above 0"),
-        ("inflight_runtime", "slow", "auto, engine, llm, synthetic, paced"),
+        ("inflight_runtime", "slow", "auto, engine, vllm, llm, synthetic, paced"),
         ("inflight_paced_cost", "12,0.1", "base_ms,prefill_token_ms,decode_sequence_ms,kv_kilotoken_ms"),
         ("inflight_paced_cost", "12,a,1,0", "such as 12,0.12,0.25,0"),
         ("inflight_paced_cost", "12,-1,1,0", "none below 0"),
@@ -87,7 +87,8 @@ def test_v1_is_static_batching(value: str) -> None:
         ("kv_cache_free_gpu_mem_fraction", "0", "above 0, up to 1"),
         ("kv_cache_free_gpu_mem_fraction", "1.1", "above 0, up to 1"),
         ("kv_cache_free_gpu_mem_fraction", "most", "above 0, up to 1"),
-        ("gpu_device_ids", "0,1", "one GPU"),
+        ("gpu_device_ids", "0,1;2,3", "triton_servers starts one engine"),
+        ("gpu_device_ids", "0,0", "several that differ"),
         ("gpu_device_ids", "-1", "one GPU"),
         ("cuda_graph_mode", "often", "true or false"),
         ("inflight_guide_compile_limit_s", "0", "above 0"),
@@ -169,9 +170,9 @@ def test_random_weights_are_made_on_a_gpu_only() -> None:
 def test_the_contracts_gpu_parameters_are_honoured() -> None:
     parameters = parse(kv_cache_free_gpu_mem_fraction="0.5", gpu_device_ids="2", cuda_graph_mode="false")
     assert parameters.kv_cache_free_gpu_mem_fraction == 0.5
-    assert parameters.gpu_device_ids == 2
+    assert parameters.gpu == 2
     assert not parameters.cuda_graph_mode
-    assert (parse().kv_cache_free_gpu_mem_fraction, parse().gpu_device_ids, parse().cuda_graph_mode) == (
+    assert (parse().kv_cache_free_gpu_mem_fraction, parse().gpu, parse().cuda_graph_mode) == (
         0.9,
         0,
         True,

@@ -42,6 +42,14 @@ def triton(
     embeddings: Annotated[
         str | None, typer.Option(help=f"As for `inflight up`. [default: {DEFAULTS.embeddings}]")
     ] = None,
+    servers: Annotated[
+        str,
+        typer.Option(
+            metavar="N|all",
+            help="How many Tritons, the next one with ports ten higher; `all`: one for each GPU. Routers "
+            "find them by the first.",
+        ),
+    ] = "1",
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -73,7 +81,7 @@ def triton(
     """
     from launcher.commands.deployment.triton_server import TritonOptions, run_triton
 
-    options = TritonOptions(host, grpc_port, metrics_port, secret_file, triton_home, engine_dir)
+    options = TritonOptions(host, grpc_port, metrics_port, secret_file, triton_home, engine_dir, servers)
     flags = {"model": model, "embeddings": embeddings, "data_dir": data_dir}
     raise typer.Exit(run_triton(flags, config, state_dir, options))
 
@@ -82,7 +90,10 @@ def router(
     triton: Annotated[
         list[str],
         typer.Option(
-            metavar="HOST:PORT", help="Address of a Triton started by `inflight triton`; may be repeated."
+            metavar="HOST:PORT",
+            help="Address of a Triton started by `inflight triton`; dns:///HOST:PORT: every address that the "
+            "name has, looked up again and again; file:///PATH: the addresses in a file, one a line, which "
+            "may change. May be repeated.",
         ),
     ],
     host: Host = None,

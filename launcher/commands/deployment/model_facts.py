@@ -28,7 +28,12 @@ def facts_path(state_dir: Path) -> Path:
 
 def write_facts(state_dir: Path, served: Served) -> Path:
     make_private(state_dir)
-    document = {"format": FORMAT, "models": list(served.models), "embedders": list(served.embedders)}
+    document = {
+        "format": FORMAT,
+        "models": list(served.models),
+        "embedders": list(served.embedders),
+        "ports": list(served.ports),
+    }
     descriptor, name = tempfile.mkstemp(dir=state_dir, prefix=f".{FACTS_FILE}-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -55,7 +60,10 @@ def read_facts(state_dir: Path) -> Served | None:
         raise SettingsError(f"{path} is not what `inflight triton` writes: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise SettingsError(f"{path} is of another version of inflight: restart `inflight triton`")
-    return Served(_tables(document, "models"), _tables(document, "embedders"))
+    ports = document.get("ports", [])
+    if not isinstance(ports, list) or not all(type(port) is int for port in ports):
+        raise SettingsError(f"{FACTS_FILE}: ports is not a list of numbers")
+    return Served(_tables(document, "models"), _tables(document, "embedders"), tuple(ports))
 
 
 def _tables(document: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:

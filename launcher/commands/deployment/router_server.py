@@ -20,6 +20,7 @@ from launcher.settings import SettingsError, state_dir
 from launcher.stack.ports import HIGHEST_PORT, claim_port
 from launcher.stack.router_process import LOOPBACK, RouterProcess, check_router_settings, longest_stop_s
 from launcher.stack.services import ServiceGroup
+from launcher.stack.silence import SilenceWatch
 from launcher.stack.stop_signals import StopSignals
 from launcher.stack.supervisor import Service
 from launcher.stack.triton_certificates import Authority
@@ -27,7 +28,7 @@ from launcher.stack.triton_door import tls_settings
 from launcher.stack.up import exit_status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.settings import Settings
     from launcher.stack.router_process import Served
@@ -47,9 +48,24 @@ class RouterOptions:
 
     def check(self) -> None:
         for url in self.tritons:
-            found = re.fullmatch(r"[^\s/]+:(\d{1,5})", url)
+            if re.fullmatch(r"file:///\S.*", url):
+                continue
+            found = re.fullmatch(r"(?:dns:///)?[^\s/]+:(\d{1,5})", url)
             if found is None or not 1 <= int(found[1]) <= HIGHEST_PORT:
-                raise SettingsError(f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}")
+                raise SettingsError(
+                    f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}, "
+                    "or dns:///HOST:PORT, or file:///PATH"
+                )
+
+
+def all_servers(urls: Sequence[str], ports: Sequence[int]) -> list[str]:
+    """Beside each that is named, the others that `inflight triton` started with it, one for each GPU."""
+    found = list(urls)
+    for url in urls:
+        host, _, port = url.rpartition(":")
+        if ports and port == str(ports[0]):
+            found += [f"{host}:{other}" for other in ports[1:] if f"{host}:{other}" not in urls]
+    return found
 
 
 def run_router(
@@ -128,19 +144,21 @@ class RouterDeployment:
     def _write(self, router: RouterProcess, served: Served) -> None:
         authority = Authority(triton_secret(self._options.secret_file, self._settings))
         client = authority.write_for_client(router.settings_path.parent / "tls")
-        tritons = [tls_settings(url, client) for url in self._options.tritons]
+        tritons = [tls_settings(url, client) for url in all_servers(self._options.tritons, served.ports)]
         router.write_settings_for(
             tritons, served, self._settings.stack.drain_timeout_s, self._router_settings
         )
 
     def _service(self, router: RouterProcess, directory: Path) -> Service:
         stop_s = longest_stop_s(self._settings.stack.drain_timeout_s, self._router_settings)
+        silence = SilenceWatch(router.is_live)
         return Service(
             "the router",
             EchoedProcess(router.command(), os.environ, directory / "router.log"),
             is_ready=router.is_live,  # ready it is when Triton is, which may take long
             start_timeout_s=START_TIMEOUT_S,
             longest_stop_s=lambda: stop_s,
+            find_fault=silence.find_fault,  # Docker restarts what ends, and not what hangs
         )
 
     def _follow(self, router: RouterProcess, service: Service) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.commands.deployment.echoed_process import EchoedProcess
@@ -13,7 +14,8 @@ from launcher.commands.deployment.shared_state import deployment_settings, trito
 from launcher.console import StackConsole
 from launcher.packaging.triton_runtime import build_runtime, installed_runtime
 from launcher.paths import PROJECT_ROOT
-from launcher.settings import SettingsError, refusal, state_dir
+from launcher.settings import MOST_TRITON_SERVERS, SettingsError, refusal, state_dir
+from launcher.stack.gpus import visible_gpus
 from launcher.stack.ports import HIGHEST_PORT, claim_port
 from launcher.stack.preparation import Preparation
 from launcher.stack.processes import STACK_ID_VARIABLE
@@ -29,11 +31,14 @@ from router.core.address import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from launcher.packaging.triton_runtime import TritonRuntime
     from launcher.settings import Settings
+    from launcher.stack.preparation import Prepared
     from launcher.stack.runs import Run
+
+DEVICES = Path("/dev")
+PORTS_EACH = 10
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,25 @@ class TritonOptions:
     secret_file: Path | None = None
     home: Path | None = None
     engine_dir: Path | None = None
+    servers: str = "1"  # how many, or `all`: one for each GPU
+
+    @property
+    def count(self) -> int:
+        return max(1, len(visible_gpus(os.environ, DEVICES))) if self.servers == "all" else int(self.servers)
+
+    def ports(self, number: int) -> tuple[int, int]:
+        """Of the server with that number, from 0: each has its own ten."""
+        step = PORTS_EACH * number
+        return tuple(port + step if port else 0 for port in (self.grpc_port, self.metrics_port))  # type: ignore[return-value]
 
     def check(self) -> None:
         for flag, port in (("--grpc-port", self.grpc_port), ("--metrics-port", self.metrics_port)):
             if not 0 <= port <= HIGHEST_PORT:
                 raise refusal(flag, port, f"1 to {HIGHEST_PORT}, or 0 for any free port")
+        if self.servers != "all" and not (
+            self.servers.isdecimal() and 1 <= int(self.servers) <= MOST_TRITON_SERVERS
+        ):
+            raise refusal("--servers", self.servers, f"1 to {MOST_TRITON_SERVERS}, or all")
         if self.secret_file is None and not is_loopback(self.host):
             raise SettingsError(
                 f"--host {self.host}: others could reach this address and load models: give the secret "
@@ -110,40 +129,51 @@ class TritonDeployment:
     def _serve(self, run: Run) -> int:
         began_s = time.monotonic()
         with self._signals.interrupting():
-            triton, needed = self._prepare(run)
+            prepared, tritons = self._prepare(run)
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
-        making = TritonServices(run, self._console, needed, spreads_over_gpus=False, kind=EchoedProcess)
-        self._group.come_up(making.of([triton], environment), "Loading the model")
+        spreads = prepared.is_on_gpu and not self._settings.engine.get("gpu_device_ids")
+        weights_bytes = prepared.text.fingerprint.weights_bytes
+        making = TritonServices(run, self._console, prepared.needed, spreads, EchoedProcess, weights_bytes)
+        self._group.come_up(making.of(tritons, environment), "Loading the model")
         self._console.say(f"Triton is ready after {time.monotonic() - began_s:.1f} s.", style="bold green")
-        self._console.say(
-            f"  gRPC     {triton.door.url}, with a certificate  (`inflight router --triton HOST:PORT`)"
-        )
-        self._console.say(f"  metrics  {triton.metrics_url}")
+        for triton in tritons:
+            self._console.say(
+                f"  gRPC     {triton.door.url}, with a certificate  (`inflight router --triton HOST:PORT`)"
+            )
+            self._console.say(f"  metrics  {triton.metrics_url}")
         self._group.watch()
         return 0
 
-    def _prepare(self, run: Run) -> tuple[TritonServer, frozenset[str]]:
+    def _prepare(self, run: Run) -> tuple[Prepared, list[TritonServer]]:
         options, taken = self._options, set[int]()
         secret = triton_secret(options.secret_file, self._settings)
-        grpc_port = claim_port(options.host, options.grpc_port, "--grpc-port", taken)
-        metrics_port = claim_port(options.host, options.metrics_port, "--metrics-port", taken)
+        ports = []
+        for number in range(options.count):
+            grpc_port, metrics_port = options.ports(number)
+            grpc_port = claim_port(options.host, grpc_port, "--grpc-port", taken)
+            ports.append((grpc_port, claim_port(options.host, metrics_port, "--metrics-port", taken)))
         runtime = self._runtime(run.directory)
         prepared = self._preparation.prepare(run)
         if prepared.computes_on:
             self._console.say(f"Computes on {prepared.computes_on}.")
         # Before Triton is up: routers that start meanwhile wait for it as they would for one that died.
-        facts = write_facts(state_dir(self._settings), served(prepared.text, prepared.embeddings))
+        together = tuple(each for each, _ in ports) if len(ports) > 1 else ()
+        told = replace(served(prepared.text, prepared.embeddings), ports=together)
+        facts = write_facts(state_dir(self._settings), told)
         self._console.say(f"Routers learn from {facts} what is served.")
-        triton = TritonServer(
-            runtime,
-            prepared.repositories,
-            run.shared_memory_prefix(0),
-            tls_door(options.host, grpc_port, secret, run.directory / "tls"),
-            metrics_port,
-            prepared.entries,
-            metrics_host=options.host,
-        )
-        return triton, prepared.needed
+        return prepared, [
+            TritonServer(
+                runtime,
+                prepared.repositories,
+                run.shared_memory_prefix(number),
+                tls_door(options.host, grpc_port, secret, run.directory / f"tls-{number}"),
+                metrics_port,
+                prepared.entries,
+                number,
+                metrics_host=options.host,
+            )
+            for number, (grpc_port, metrics_port) in enumerate(ports)
+        ]
 
     def _runtime(self, into: Path) -> TritonRuntime:
         if self._options.home is None:

@@ -15,6 +15,7 @@ from launcher.commands.doctor.machine import told_bytes
 from launcher.commands.doctor.machine_facts import existing_parent
 from launcher.packaging.models.catalogue import KNOWN_MODELS
 from launcher.packaging.models.checkpoint import NEEDED_DISK_BYTES, CheckpointError, local_checkpoint
+from launcher.packaging.remote.address import AddressError, is_address, parse_address
 from launcher.packaging.triton_runtime import (
     HOME_VARIABLE,
     PYTHON,
@@ -102,6 +103,8 @@ def check_data_dir(data_dir: Path) -> Finding:
 def check_model(model: str, data_dir: Path, free_bytes: int) -> Finding:
     """Whether it is there, or what fetching it takes."""
     known = KNOWN_MODELS.get(model)
+    if is_address(model):
+        return check_address(model)
     if known is None:
         path = Path(model).expanduser()
         if path.suffix == ".gguf" and path.is_file():
@@ -118,6 +121,15 @@ def check_model(model: str, data_dir: Path, free_bytes: int) -> Finding:
     what = f"{known.name} is not there yet"
     advice = f"the first start fetches {told_bytes(known.wheel_bytes)}; without a network, use a bundle"
     return warning("model", what, advice)
+
+
+def check_address(model: str) -> Finding:
+    try:
+        address = parse_address(model)
+    except AddressError as error:
+        return failure("model", str(error), "name another with --model, or [stack] model")
+    how = "pinned" if address.is_pinned else "whatever lies there when a stack starts; #sha256= or @ pins it"
+    return fine("model", f"{address.without_pin}, {how}")
 
 
 def check_ports(stack: StackSettings, in_use: frozenset[int]) -> list[Finding]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _START_LIMIT_S = 600.0  # a first start downloads the model
 _STOP_LIMIT_S = 60.0
 _READY = "Inflight is ready"
+LOG = "stack.log"
 # Of a stack that is there to be tested: one of each tier, the better the larger.
 TENANTS = (
     Tenant("anvil", weight=3, tier="interactive"),
@@ -59,19 +60,26 @@ def fresh_stack(
     command += ["--config", str(config), "--port", "0", "--grpc-port", "0"]
     command += ["--model", model] if model else []
     command += ["--data-dir", str(data_dir)] if data_dir else []
-    output = folder / "stack.log"
+    with tethered_stack(folder, command):
+        yield announced((folder / LOG).read_text(), keyed, names)
+
+
+@contextmanager
+def tethered_stack(folder: Path, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of a stack that is ready, and stopped when the block is left."""
+    output = folder / LOG
     with output.open("w") as file:
         process = subprocess.Popen(
-            tethered(command),
+            tethered(list(command)),
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # a Ctrl-C is for the load test, which stops the stack when it is done
+            start_new_session=True,  # a Ctrl-C is for whoever started it, who stops the stack when it is done
         )
     try:
         _wait(process, output)
-        yield announced(output.read_text(), keyed, names)
+        yield process
     finally:
         _stop(process)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from launcher.packaging.models.checkpoint import exclusive
 from launcher.packaging.releases.builder import ReleaseBuilder
 from launcher.packaging.releases.files import moved_in, work_dir
 from launcher.packaging.releases.sources import kind_at
+from launcher.packaging.remote.address import is_address
+from launcher.packaging.remote.copies import fetch_model
 from launcher.paths import PROJECT_ROOT
 from router.control.releases.commands import refuse_other_kind, refuse_used_number
 from router.control.releases.records import list_releases
@@ -35,6 +38,10 @@ def add_release(
     prepare_command: list[str] | None = None,
 ) -> Release:
     """A stop is a KeyboardInterrupt until all is made; what then follows is short, and is finished."""
+    if is_address(order.path):
+        with signals.handled(), signals.interrupting():
+            fetched = fetch_model(order.path, installation.settings.stack.data_dir, console)
+        order = replace(order, path=str(fetched.path), source=fetched.pinned)
     kind = kind_at(order.path)
     if order.from_version is not None and kind is not Kind.TENSORS:
         raise ValueError("--from-version is for a directory with a Triton model's config.pbtxt")

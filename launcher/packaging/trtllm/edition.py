@@ -87,7 +87,8 @@ _KEYS = {
         allowed=(
             *("top_k", "top_p", "top_k_top_p", "beam_search"),
             *("medusa", "redrafter", "lookahead", "eagle"),
-        )
+        ),
+        only_warns=True,
     ),
     "medusa_choices": Key(),
     "eagle_choices": Key(),

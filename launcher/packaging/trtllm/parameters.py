@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MODEL = "tensorrt_llm"
+# They may be empty, but not missing: their place in the config is asked for.
+_LOOKED_UP = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
 _LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
 
 
@@ -20,6 +22,9 @@ def check_parameters(given: Mapping[str, str], edition: Edition) -> Iterator[Fin
         if name in values:
             yield from _check_value(name, values[name], key)
     yield from _check_required(values)
+    for name in (each for each in _LOOKED_UP if each not in given):
+        what = f"parameter {name} is absent, and the model does not load without it"
+        yield Finding(MODEL, Verdict.FAILS, what, "add it; it may be empty")
     yield from _check_together(values)
     ours = sorted(key for key in given if key.startswith("inflight_"))
     if ours:
@@ -44,7 +49,7 @@ def _check_value(name: str, value: str, key: Key) -> Iterator[Finding]:
     elif key.allowed and value not in key.allowed:
         allowed = ", ".join(key.allowed)
         verdict = Verdict.DIFFERS if key.only_warns else Verdict.FAILS
-        counts = f", and counts as {key.default}" if key.only_warns else ""
+        counts = f", and counts as {key.default or 'unset'}" if key.only_warns else ""
         yield Finding(MODEL, verdict, f"parameter {name} is {value!r}{counts}", f"allowed: {allowed}")
 
 
@@ -74,8 +79,8 @@ def _check_required(values: Mapping[str, str]) -> Iterator[Finding]:
 def _check_together(values: Mapping[str, str]) -> Iterator[Finding]:
     if values.get("guided_decoding_backend") and "xgrammar_tokenizer_info_path" not in values:
         remedy = "set the file with encoded_vocab, tokenizer_str and stop_token_ids"
-        what = "guided_decoding_backend is set and xgrammar_tokenizer_info_path is not"
-        yield Finding(MODEL, Verdict.FAILS, what, remedy)
+        what = "guided_decoding_backend is set and xgrammar_tokenizer_info_path is not: there are no guides"
+        yield Finding(MODEL, Verdict.DIFFERS, what, remedy)
     if values.get("decoding_mode") == "lookahead":
         for key in _LOOKAHEAD:
             if key not in values:

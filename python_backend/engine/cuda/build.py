@@ -12,7 +12,7 @@ from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.experts import rows_of_each_kind
 from python_backend.engine.cuda.fp8 import make_fp8
-from python_backend.engine.cuda.graphs import DecodeGraphs
+from python_backend.engine.cuda.graphs import StepGraphs, mixed_sizes
 from python_backend.engine.cuda.kv_cache import KvCache, kv_bytes_per_block
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.memory import (
@@ -65,13 +65,13 @@ def build_on_gpu(
 
 def assemble(
     config: EngineConfig, blocks: int, max_sequence_tokens: int, decoder: CudaDecoder
-) -> tuple[CudaExecutor, DecodeGraphs]:
+) -> tuple[CudaExecutor, StepGraphs]:
     shape, device, batch = decoder.shape, decoder.device, config.max_batch_size
     cache = KvCache(shape, blocks, config.tokens_per_block, decoder.dtype, device)
     longest = min(max_sequence_tokens, blocks * config.tokens_per_block)
     slots = Slots(batch, -(-longest // config.tokens_per_block), cache.scratch_block, device)
-    logits = torch.empty(batch, shape.vocabulary, dtype=torch.float32, device=device)
-    graphs = DecodeGraphs(decoder, cache, slots, logits, batch, config.cuda_graphs)
+    mixed = mixed_sizes(config.max_step_tokens) if config.cuda_graphs else []
+    graphs = StepGraphs(decoder, cache, slots, batch, mixed, blocks * config.tokens_per_block, longest)
     sampler = Sampler(shape.vocabulary, batch, device)
     staging = Staging(device, _STAGING_BYTES)
     return CudaExecutor(decoder, cache, slots, graphs, sampler, staging), graphs
@@ -97,7 +97,7 @@ class _Builder:
     @torch.inference_mode()
     def build(self) -> tuple[BlockPool, CudaExecutor]:
         config, shape = self._config, self._shape
-        decoder = CudaDecoder(shape, self._place(), config.max_batch_size, self._max_sequence_tokens)
+        decoder = CudaDecoder(shape, self._place(), self._max_sequence_tokens)
         self._progress("compiling kernels and measuring memory", 0, 0)
         found = self._measure(decoder)
         block_bytes = kv_bytes_per_block(shape, config.tokens_per_block, self._dtype)
@@ -111,7 +111,9 @@ class _Builder:
         pool = BlockPool(blocks, config.tokens_per_block)
         executor, graphs = assemble(self._config, blocks, self._max_sequence_tokens, decoder)
         self._warm_up(executor, pool.capacity_tokens)
-        graphs.capture(lambda done, total: self._progress("capturing graphs", done, total))
+        graphs.capture(
+            config.cuda_graphs, lambda done, total: self._progress("capturing graphs", done, total)
+        )
         return pool, executor
 
     def _warm_up(self, executor: CudaExecutor, capacity_tokens: int) -> None:
@@ -161,5 +163,6 @@ class _Builder:
         del executor, _
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self._device)
+        step += step * max(mixed_sizes(config.max_step_tokens), default=0) // config.max_step_tokens
         counts = config.max_batch_size * self._shape.vocabulary * 4  # tokens counted for penalties
         return MemoryFound(total, free, step + counts + _MARGIN_BYTES)

@@ -8,10 +8,10 @@ import torch
 
 from python_backend.engine.cuda.experts import run_experts
 from python_backend.engine.cuda.kernels.activation import activate_multiply
-from python_backend.engine.cuda.kernels.decode_attention import decode_attention, decode_splits, partials_size
+from python_backend.engine.cuda.kernels.decode_attention import Workspace, decode_attention
 from python_backend.engine.cuda.kernels.matvec import matvec
 from python_backend.engine.cuda.kernels.normalization import add_rms_norm
-from python_backend.engine.cuda.kernels.prefill_attention import prefill_attention
+from python_backend.engine.cuda.kernels.prefill_attention import PrefillWorkspace, prefill_attention
 from python_backend.engine.cuda.kernels.rope import turn_and_store
 from python_backend.engine.cuda.weights import Mlp
 from python_backend.engine.models.decoder import Activation
@@ -24,29 +24,36 @@ if TYPE_CHECKING:
 
 
 class CudaDecoder:
-    """`max_decode_rows` bounds the workspace of decoding attention, `max_positions` the tables of angles."""
+    """`max_positions` bounds the tables of angles."""
 
-    def __init__(
-        self, shape: DecoderShape, weights: DeviceWeights, max_decode_rows: int, max_positions: int
-    ) -> None:
+    def __init__(self, shape: DecoderShape, weights: DeviceWeights, max_positions: int) -> None:
         self.shape = shape
         self._weights = weights
         self.device = device = weights.embeddings.device
         self.dtype = weights.embeddings.dtype
         self._angles = [_angles(rope, max_positions, device) for rope in shape.ropes]
-        size = max(
-            partials_size(rows, shape.heads, shape.head_dim, decode_splits(rows, shape.kv_heads))
-            for rows in range(1, max_decode_rows + 1)
-        )
-        self._partials = torch.empty(size, dtype=torch.float32, device=device)
+        # As the reference does it: a number of the model's precision, too.
+        self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self.dtype).item()
         self._is_gelu = shape.activation is Activation.GELU_TANH
         self._fuses_single_rows = all(_is_plain(layer) for layer in weights.layers)
+        self._workspace = self._new_workspace(0)
+        self._prefill_workspace = PrefillWorkspace(
+            shape.heads, shape.kv_heads, shape.head_dim, self.dtype, device
+        )
+
+    def make_room(self, work: int) -> None:
+        """For lists of decoding work up to this length."""
+        self._workspace = self._new_workspace(work)
+
+    def _new_workspace(self, work: int) -> Workspace:
+        shape = self.shape
+        return Workspace(work, shape.heads, shape.kv_heads, shape.head_dim, self.device)
 
     def forward(self, rows: StepRows, cache: KvCache, block_tables: torch.Tensor) -> torch.Tensor:
         """The wanted rows as they come out of the last layer and its norm."""
         hidden = torch.embedding(self._weights.embeddings, rows.token_ids)
-        if self.shape.embedding_scale != 1.0:
-            hidden *= self.shape.embedding_scale
+        if self._embedding_scale != 1.0:
+            hidden *= self._embedding_scale
         delta = None
         if len(hidden) == 1 and self._fuses_single_rows:
             for index in range(self.shape.layers):
@@ -136,25 +143,25 @@ class CudaDecoder:
         queries = qkv.view(len(qkv), -1, shape.head_dim)[:, : shape.heads]
         out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
         window, softcap, scale = shape.windows[index], shape.attention_softcap, shape.query_scale
-        if count := rows.decode_rows:
+        if rows.work is not None:
             decode_attention(
-                out[:count],
-                queries[:count],
+                out,
+                queries,
                 keys,
                 values,
                 block_tables,
                 rows.slots,
                 rows.positions,
+                rows.work,
+                self._workspace,
                 scale,
                 window,
                 softcap,
-                decode_splits(count, shape.kv_heads),
-                self._partials,
             )
         if (chunks := rows.chunks) is not None:
             prefill_attention(
-                out[count:],
-                queries[count:],
+                out,
+                queries,
                 keys,
                 values,
                 block_tables,
@@ -162,6 +169,7 @@ class CudaDecoder:
                 chunks.first_rows,
                 chunks.starts,
                 chunks.tiles,
+                self._prefill_workspace,
                 scale,
                 window,
                 softcap,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from python_backend.engine.cuda.kernels.prefill_attention import prefill_tiles, prefill_tiling
+from python_backend.engine.cuda.graphs import whole_tiles
+from python_backend.engine.cuda.host_rows import host_rows
 from python_backend.engine.cuda.pinned_memory import Arrivals, copy_to_host
 from python_backend.engine.cuda.prompt_results import PromptResults, prompt_rows, rows_at_a_time, wanted_rows
 from python_backend.engine.cuda.sampler import NOTHING_LEFT, SampledRow
-from python_backend.engine.cuda.step import PrefillChunks, StepRows
 from python_backend.engine.report import EngineBroken
 from python_backend.engine.sampling.tokens import nothing_left
 from python_backend.engine.steps.ports import ChunkResult
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from python_backend.engine.cuda.decoder import CudaDecoder
-    from python_backend.engine.cuda.graphs import DecodeGraphs
+    from python_backend.engine.cuda.graphs import StepGraphs
     from python_backend.engine.cuda.kv_cache import KvCache
     from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.cuda.sampler import Chosen, Sampler
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 class CudaExecutor:
     """Every step is launched behind the one before it, on one stream, so the device sees them in order.
 
-    A step of single tokens is a recorded graph. One with longer chunks is launched operation by operation:
-    it takes the device long enough for that.
+    A step of single tokens is a recorded graph, and so is one with prompts unless it has many rows: then it
+    is launched operation by operation, which takes the device long enough for that.
     """
 
     depth = 2
@@ -50,7 +51,7 @@ class CudaExecutor:
         decoder: CudaDecoder,
         cache: KvCache,
         slots: Slots,
-        graphs: DecodeGraphs,
+        graphs: StepGraphs,
         sampler: Sampler,
         staging: Staging,
     ) -> None:
@@ -116,11 +117,8 @@ class CudaExecutor:
 
     def _decode(self, chunks: Row[Chunk]) -> torch.Tensor:
         self._slots.set_tokens(self._tokens_to_set(chunks), self._staging)
-        rows = np.zeros((2, self._graphs.size_for(len(chunks))), np.int32)
-        rows[0] = self._slots.dummy
-        rows[0, : len(chunks)] = [self._slots.of(chunk.sequence).number for chunk in chunks]
-        rows[1, : len(chunks)] = [chunk.start for chunk in chunks]
-        return self._graphs.run(rows, len(chunks), self._staging)
+        slots = [self._slots.of(chunk.sequence).number for chunk in chunks]
+        return self._graphs.run_singles(slots, [chunk.start for chunk in chunks], self._staging)
 
     def _tokens_to_set(self, singles: Row[Chunk]) -> dict[int, int]:
         """Tokens of single rows that the device did not choose itself in the step before."""
@@ -136,8 +134,7 @@ class CudaExecutor:
         singles = sum(chunk.count == 1 for chunk in chunks)
         self._slots.set_tokens(self._tokens_to_set(chunks[:singles]), self._staging)
         wanted = [wanted_rows(chunk) for chunk in chunks]
-        rows = self._mixed_rows(chunks, singles, wanted)
-        found = self._decoder.forward(rows, self._cache, self._slots.block_tables)
+        found = self._forward(chunks, wanted)
         of_prompts: dict[int, PromptResults] = {}
         last_rows, first = [], 0
         for chunk, part in zip(chunks, wanted, strict=True):
@@ -149,6 +146,17 @@ class CudaExecutor:
         if of_prompts:
             found = found.index_select(0, self._staging.upload(self._filled_up(last_rows)))
         return self._logits(found)[: len(last_rows)], of_prompts
+
+    def _forward(self, chunks: Row[Chunk], wanted: Row[range]) -> torch.Tensor:
+        rows = host_rows(chunks, [self._slots.of(chunk.sequence).number for chunk in chunks])
+        firsts = itertools.accumulate((chunk.count for chunk in chunks), initial=0)
+        chosen = [first + offset for first, part in zip(firsts, wanted, strict=False) for offset in part]
+        index = self._filled_up(chosen)
+        if self._graphs.has_room(rows):
+            return self._graphs.run_mixed(rows, self._staging).index_select(0, self._staging.upload(index))
+        if self._graphs.is_recorded:
+            rows = rows.filled_up(whole_tiles(len(rows)), self._slots.dummy)
+        return self._graphs.launch(rows, index, self._staging)
 
     def _filled_up(self, rows: list[int]) -> Numbers:
         """With repetitions, to a number of rows for which a graph was recorded: its kernels are loaded.
@@ -172,45 +180,6 @@ class CudaExecutor:
         for first in range(0, len(rows), count):
             found.add(chunk, first, self._logits(rows[first : first + count]), self._staging)
         return found
-
-    def _mixed_rows(self, chunks: Row[Chunk], singles: int, wanted: Row[range]) -> StepRows:
-        counts = np.array([chunk.count for chunk in chunks], np.int32)
-        starts = np.array([chunk.start for chunk in chunks], np.int32)
-        slots = np.array([self._slots.of(chunk.sequence).number for chunk in chunks], np.int32)
-        first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        offsets = np.arange(first_rows[-1], dtype=np.int32) - np.repeat(first_rows[:-1], counts)
-        tokens: list[int] = []
-        for chunk in chunks[singles:]:
-            tokens += chunk.sequence.tokens[chunk.start : chunk.end]
-        row_slots = self._staging.upload(np.repeat(slots, counts))
-        token_ids = self._staging.upload(np.array(tokens, np.int32))
-        if singles:
-            chosen = self._slots.last_tokens.index_select(0, row_slots[:singles])
-            token_ids = torch.cat([chosen, token_ids])
-        wanted_rows = [
-            first + offset
-            for first, part in zip(first_rows.tolist(), wanted, strict=False)
-            for offset in part
-        ]
-        return StepRows(
-            token_ids,
-            row_slots,
-            self._staging.upload(np.repeat(starts, counts) + offsets),
-            singles,
-            self._prefill_chunks(counts[singles:], starts[singles:], slots[singles:])
-            if singles < len(chunks)
-            else None,
-            self._staging.upload(self._filled_up(wanted_rows)),
-        )
-
-    def _prefill_chunks(self, counts: Numbers, starts: Numbers, slots: Numbers) -> PrefillChunks:
-        upload = self._staging.upload
-        first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        shape = self._decoder.shape
-        group = shape.heads // shape.kv_heads
-        tiling = prefill_tiling(shape.head_dim, group, self._decoder.dtype)
-        tiles = prefill_tiles(starts, counts, group, tiling)
-        return PrefillChunks(upload(slots), upload(first_rows), upload(starts), upload(tiles))
 
     def _choose(self, chunks: Row[Chunk], logits: torch.Tensor) -> tuple[list[Chunk], Chosen | None]:
         yielding = [chunk for chunk in chunks if chunk.yields_token]
@@ -250,11 +219,15 @@ class LaunchedStep:
         self._yielding = yielding
         self._choices = choices
         self._of_prompts = of_prompts
-        self._is_over = _event_behind_everything()
+        self._end = _event_behind_everything()
+
+    @property
+    def is_over(self) -> bool:
+        return self._end is None or bool(self._end.query())
 
     def results(self) -> list[ChunkResult]:
-        if self._is_over is not None:
-            self._is_over.synchronize()
+        if self._end is not None:
+            self._end.synchronize()
         found = {id(chunk): ChunkResult() for chunk in self._chunks}
         if self._choices is not None:
             self._read_choices(found, self._choices)

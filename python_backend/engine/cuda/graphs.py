@@ -1,22 +1,33 @@
-"""Decoding steps recorded once for each batch size and replayed: one launch in place of hundreds."""
+"""Steps recorded once for each size and replayed: one launch in place of hundreds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from python_backend.engine.cuda.step import StepRows
+from python_backend.engine.cuda.host_rows import HostRows
+from python_backend.engine.cuda.kernels.decode_attention import decode_work, most_work
+from python_backend.engine.cuda.kernels.prefill_attention import most_cut_tiles, prefill_tiles, prefill_tiling
+from python_backend.engine.cuda.step import PrefillChunks, StepRows
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from python_backend.engine.cuda.decoder import CudaDecoder
     from python_backend.engine.cuda.kv_cache import KvCache
     from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.cuda.slots import Slots
+
+    Numbers = NDArray[np.int32]
+
+# Beyond so many rows the device takes longer for a step than the host to launch it.
+_MOST_MIXED_ROWS = 1024
+# A step with more prompts than this is launched operation by operation.
+_MOST_CHUNKS = 64
+_ROWS_OF_LARGE_STEPS = 128
 
 
 def graph_sizes(max_batch_size: int) -> list[int]:
@@ -25,75 +36,228 @@ def graph_sizes(max_batch_size: int) -> list[int]:
     return [*(size for size in ladder if size < max_batch_size), max_batch_size]
 
 
-class DecodeGraphs:
-    """Replays the step of the smallest batch that has room; rows too many belong to the dummy slot.
+def mixed_sizes(max_step_tokens: int) -> list[int]:
+    """Numbers of rows worth a graph in steps with prompts: what a product takes grows by tiles of rows."""
+    ladder = [16, 32, *range(64, 512, 64), *range(512, _MOST_MIXED_ROWS + 128, 128)]
+    return [size for size in ladder if size <= max_step_tokens]
 
-    Where `records` is False the same step is launched operation by operation.
+
+def whole_tiles(rows: int) -> int:
+    """For steps that have no graph: so many rows that few kinds of kernels are needed, all loaded before."""
+    return -(-rows // _ROWS_OF_LARGE_STEPS) * _ROWS_OF_LARGE_STEPS
+
+
+class _Recorded:
+    """Replays the step of the smallest size that has room.
+
+    What a step is told is one array of numbers on the device, where each graph reads its own. Where nothing
+    is recorded the same step is launched operation by operation.
     """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        count: Callable[[int], int],
+        launch: Callable[[int, torch.Tensor], torch.Tensor],
+        device: torch.device,
+    ) -> None:
+        self.sizes = sizes
+        self._launch = launch
+        self._size_for = _smallest_with_room(sizes) if sizes else [0]
+        self._numbers = {size: torch.zeros(count(size), dtype=torch.int32, device=device) for size in sizes}
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+
+    def has_room(self, rows: int) -> bool:
+        return rows < len(self._size_for)
+
+    def size_for(self, rows: int) -> int:
+        return self._size_for[rows]
+
+    def capture(
+        self, idle: Callable[[int], Numbers], records: bool, pool: Any, progress: Callable[[], None]
+    ) -> Any:
+        """The largest first: the smaller ones then find all the memory they need in its pool."""
+        for size in reversed(self.sizes):
+            self._numbers[size].copy_(torch.from_numpy(idle(size)))
+            self._launch(size, self._numbers[size])  # compiles and sets libraries up: not to be recorded
+            if records:
+                torch.cuda.current_stream().synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                    found = self._launch(size, self._numbers[size])
+                pool = graph.pool() if pool is None else pool
+                self._graphs[size] = graph, found
+            progress()
+        return pool
+
+    def run(self, size: int, numbers: Numbers, staging: Staging) -> torch.Tensor:
+        staging.upload_into(self._numbers[size], numbers)
+        if size not in self._graphs:
+            return self._launch(size, self._numbers[size])
+        graph, found = self._graphs[size]
+        graph.replay()
+        return found
+
+
+class StepGraphs:
+    """Graphs for steps of single tokens, and where `mixes` for short steps with prompts, too."""
 
     def __init__(
         self,
         decoder: CudaDecoder,
         cache: KvCache,
         slots: Slots,
-        logits: torch.Tensor,
         max_batch_size: int,
-        records: bool,
+        mixed: Sequence[int],
+        cached_tokens: int,
+        sequence_tokens: int,
     ) -> None:
         self._decoder = decoder
         self._cache = cache
         self._slots = slots
-        self._logits = logits
-        self._sizes = graph_sizes(max_batch_size)
-        self._size_for = _smallest_with_room(self._sizes)
-        self._records = records
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        # Every graph reads its rows from here: the slots of all, then the positions of all.
-        self._rows = torch.zeros(2 * max_batch_size, dtype=torch.int32, device=logits.device)
+        shape, device = decoder.shape, decoder.device
+        self._kv_heads, self._group = shape.kv_heads, shape.heads // shape.kv_heads
+        self._tiling = prefill_tiling(shape.head_dim, self._group, decoder.dtype)
+        self._cached_tokens, self._sequence_tokens = cached_tokens, sequence_tokens
+        decoder.make_room(self._most_work(max([max_batch_size, *mixed])))
+        self._logits = torch.empty(max_batch_size, shape.vocabulary, dtype=torch.float32, device=device)
+        singles = graph_sizes(max_batch_size)
+        self._singles = _Recorded(singles, self._single_numbers, self._launch_singles, device)
+        self._mixed = _Recorded(mixed, self._mixed_numbers, self._launch_mixed, device)
+        self.is_recorded = False
 
     def size_for(self, rows: int) -> int:
-        return self._size_for[rows]
+        return self._singles.size_for(rows)
 
-    def capture(self, progress: Callable[[int, int], None]) -> None:
-        """The largest first: the smaller ones then find all the memory they need in its pool.
+    def capture(self, records: bool, progress: Callable[[int, int], None]) -> None:
+        total = len(self._singles.sizes) + len(self._mixed.sizes)
+        done = iter(range(1, total + 1))
+        progress(0, total)
 
-        Where nothing is recorded every size is still run once, so that it is compiled.
-        """
-        pool = None
-        for done, size in enumerate(reversed(self._sizes)):
-            progress(done, len(self._sizes))
-            self._rows[:size] = self._slots.dummy
-            self._rows[size : 2 * size] = 0
-            self._launch(size)  # compiles and lets libraries set themselves up, which cannot be recorded
-            torch.cuda.current_stream().synchronize()
-            if self._records:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                    self._launch(size)
-                pool = graph.pool() if pool is None else pool
-                self._graphs[size] = graph
-        progress(len(self._sizes), len(self._sizes))
+        def tell() -> None:
+            progress(next(done), total)
 
-    def run(self, rows: NDArray[np.int32], count: int, staging: Staging) -> torch.Tensor:
-        """`rows` is (2, size): slots and positions, filled up with the dummy slot; returns `count` logits."""
-        size = rows.shape[1]
-        staging.upload_into(self._rows[: 2 * size], rows.reshape(-1))
-        graph = self._graphs.get(size)
-        if graph is None:
-            self._launch(size)
-        else:
-            graph.replay()
-        return self._logits[:count]
+        pool = self._mixed.capture(self._idle_mixed, records, None, tell)
+        self._singles.capture(self._idle_singles, records, pool, tell)
+        self.is_recorded = True
 
-    def _launch(self, size: int) -> None:
-        slots, positions = self._rows[:size], self._rows[size : 2 * size]
+    # Steps of single tokens
+
+    def run_singles(self, slots: Sequence[int], positions: Sequence[int], staging: Staging) -> torch.Tensor:
+        """The logits of these rows, whose tokens the device remembers."""
+        size = self.size_for(len(slots))
+        numbers = self._told_singles(size, slots, positions)
+        return self._singles.run(size, numbers, staging)[: len(slots)]
+
+    def _idle_singles(self, size: int) -> Numbers:
+        return self._told_singles(size, [], [])
+
+    def _told_singles(self, size: int, slots: Sequence[int], positions: Sequence[int]) -> Numbers:
+        numbers = np.zeros(self._single_numbers(size), np.int32)
+        numbers[:size] = self._slots.dummy
+        numbers[: len(slots)] = slots
+        numbers[size : size + len(slots)] = positions
+        rows = np.arange(size, dtype=np.int32)
+        numbers[2 * size :] = self._work(rows, numbers[size : 2 * size], size).reshape(-1)
+        return numbers
+
+    def _single_numbers(self, size: int) -> int:
+        return 2 * size + 3 * self._most_work(size)
+
+    def _launch_singles(self, size: int, numbers: torch.Tensor) -> torch.Tensor:
+        slots, positions, work = numbers[:size], numbers[size : 2 * size], numbers[2 * size :].view(-1, 3)
         token_ids = self._slots.last_tokens.index_select(0, slots)
-        rows = StepRows(token_ids, slots, positions, decode_rows=size)
+        rows = StepRows(token_ids, slots, positions, work)
         found = self._decoder.forward(rows, self._cache, self._slots.block_tables)
-        self._decoder.write_logits(found, self._logits[:size])
+        logits = self._logits[:size]
+        self._decoder.write_logits(found, logits)
+        return logits
+
+    # Steps with prompts
+
+    def has_room(self, rows: HostRows) -> bool:
+        """Whether there is a graph for a step with prompts like this."""
+        return self.is_recorded and self._mixed.has_room(len(rows)) and len(rows.starts) <= _MOST_CHUNKS
+
+    def run_mixed(self, rows: HostRows, staging: Staging) -> torch.Tensor:
+        """Every row as it comes out of the last layer and its norm."""
+        size = self._mixed.size_for(len(rows))
+        return self._mixed.run(size, self._told_mixed(size, rows), staging)
+
+    def launch(self, rows: HostRows, wanted: Numbers, staging: Staging) -> torch.Tensor:
+        """The wanted rows of any step with prompts, operation by operation."""
+        work = None
+        if len(decoding := rows.decoding):
+            items = self._most_work(len(decoding))
+            work = staging.upload(self._work(decoding, rows.positions[decoding], len(decoding), items))
+        chunks = None
+        if len(rows.starts):
+            arrays = (rows.chunk_slots, rows.first_rows, rows.starts, self._tiles(rows))
+            chunks = PrefillChunks(*(staging.upload(array) for array in arrays))
+        tokens, slots, positions = (
+            staging.upload(array) for array in (rows.tokens, rows.slots, rows.positions)
+        )
+        step = StepRows(self._known(tokens, slots), slots, positions, work, chunks, staging.upload(wanted))
+        return self._decoder.forward(step, self._cache, self._slots.block_tables)
+
+    def _idle_mixed(self, size: int) -> Numbers:
+        none = np.zeros(0, np.int32)
+        return self._told_mixed(size, HostRows(none, none, none, 0, none, np.zeros(1, np.int32), none))
+
+    def _told_mixed(self, size: int, rows: HostRows) -> Numbers:
+        rows = rows.filled_up(size, self._slots.dummy)
+        decoding = rows.decoding
+        tiles = np.full((self._most_tiles(size), 4), -1, np.int32)
+        if len(rows.starts):
+            found = self._tiles(rows)
+            tiles[: len(found)] = found
+        parts = (
+            rows.tokens,
+            rows.slots,
+            rows.positions,
+            _padded(rows.chunk_slots, _MOST_CHUNKS),
+            _padded(rows.first_rows, _MOST_CHUNKS + 1),
+            _padded(rows.starts, _MOST_CHUNKS),
+            tiles.reshape(-1),
+            self._work(decoding, rows.positions[decoding], size).reshape(-1),
+        )
+        return np.concatenate(parts)
+
+    def _mixed_numbers(self, size: int) -> int:
+        return 3 * size + 3 * _MOST_CHUNKS + 1 + 4 * self._most_tiles(size) + 3 * self._most_work(size)
+
+    def _launch_mixed(self, size: int, numbers: torch.Tensor) -> torch.Tensor:
+        sizes = [size] * 3 + [_MOST_CHUNKS, _MOST_CHUNKS + 1, _MOST_CHUNKS, 4 * self._most_tiles(size)]
+        tokens, slots, positions, chunk_slots, first_rows, starts, tiles, work = numbers.split(
+            [*sizes, 3 * self._most_work(size)]
+        )
+        chunks = PrefillChunks(chunk_slots, first_rows, starts, tiles.view(-1, 4))
+        rows = StepRows(self._known(tokens, slots), slots, positions, work.view(-1, 3), chunks)
+        return self._decoder.forward(rows, self._cache, self._slots.block_tables)
+
+    def _known(self, tokens: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """With what the device remembers, where the host does not know them."""
+        return torch.where(tokens < 0, self._slots.last_tokens.index_select(0, slots), tokens)
+
+    def _tiles(self, rows: HostRows) -> Numbers:
+        return prefill_tiles(rows.starts, rows.counts, self._group, self._tiling, self._kv_heads)
+
+    def _most_tiles(self, size: int) -> int:
+        whole = -(-size // (self._tiling.query_rows // self._group)) + _MOST_CHUNKS
+        return max(whole, most_cut_tiles(self._kv_heads))
+
+    def _most_work(self, rows: int) -> int:
+        return most_work(rows, self._kv_heads, min(self._cached_tokens, rows * self._sequence_tokens))
+
+    def _work(self, rows: Numbers, positions: Numbers, size: int, items: int | None = None) -> Numbers:
+        return decode_work(rows, positions, self._kv_heads, items or self._most_work(size))
 
 
-def _smallest_with_room(sizes: list[int]) -> list[int]:
+def _padded(numbers: Numbers, size: int) -> Numbers:
+    return np.append(numbers, np.zeros(size - len(numbers), np.int32))
+
+
+def _smallest_with_room(sizes: Sequence[int]) -> list[int]:
     """For each number of rows the size to use."""
     found = [sizes[0]]
     for size in sizes:

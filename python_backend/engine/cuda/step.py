@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunks:
-    """The chunks of several rows, one after the other behind the decoding rows; all on the device.
+    """The chunks of several rows; all on the device.
 
-    `first_rows[c]` counts from the first row of the first chunk, and has one entry more than there are
-    chunks; `starts[c]` is the position of chunk c's first row. `tiles` is the attention kernel's work list.
+    Chunk c is the rows from `first_rows[c]` up to `first_rows[c + 1]`; `starts[c]` is the position of its
+    first one. `tiles` is the attention kernel's work list.
     """
 
     slots: torch.Tensor
@@ -25,7 +25,7 @@ class PrefillChunks:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The rows of a step on the device: first `decode_rows` of one token each, then those of the chunks.
+    """The rows of a step on the device: those of chunks, and those of `work`, which are one token each.
 
     `wanted_rows` are those whose logits are wanted; None: all of them.
     """
@@ -33,6 +33,6 @@ class StepRows:
     token_ids: torch.Tensor
     slots: torch.Tensor
     positions: torch.Tensor
-    decode_rows: int
+    work: torch.Tensor | None = None
     chunks: PrefillChunks | None = None
     wanted_rows: torch.Tensor | None = None

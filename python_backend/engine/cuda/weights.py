@@ -8,14 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from python_backend.engine.cuda.linear import Linear
+from python_backend.engine.cuda.memory import weight_bytes
 
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderWeights, LayerWeights, Weights
 
 _READERS = 4
+# Of layers that are read ahead, in fp32: an expert model's have gigabytes each.
+_MOST_AHEAD_BYTES = 8 << 30
 # How an array of the checkpoint becomes a tensor on the device.
 Place = Callable[["Weights"], torch.Tensor]
 # How a matrix becomes a product: this is where precisions differ.
@@ -51,27 +55,29 @@ class Layer:
     mlp_out_norm: torch.Tensor | None
 
 
-def place_layer(weights: LayerWeights, heads: int, kv_heads: int, place: Place, make: MakeLinear) -> Layer:
-    def optional(array: Weights | None) -> torch.Tensor | None:
-        return None if array is None else place(array)
+def place_layer(
+    weights: LayerWeights, heads: int, kv_heads: int, place: Place, place_norm: Place, make: MakeLinear
+) -> Layer:
+    def optional_norm(array: Weights | None) -> torch.Tensor | None:
+        return None if array is None else place_norm(array)
 
     def linear(matrix: Weights, bias: Weights | None) -> Linear:
-        return make(place(matrix), optional(bias))
+        return make(place(matrix), None if bias is None else place(bias))
 
     head_norms = None
     if weights.query_norm is not None and weights.key_norm is not None:
         head_norms = torch.cat(
-            [place(weights.query_norm).repeat(heads), place(weights.key_norm).repeat(kv_heads)]
+            [place_norm(weights.query_norm).repeat(heads), place_norm(weights.key_norm).repeat(kv_heads)]
         )
     return Layer(
-        attention_norm=place(weights.attention_norm),
+        attention_norm=place_norm(weights.attention_norm),
         qkv=linear(weights.qkv, weights.qkv_bias),
         head_norms=head_norms,
         attention_out=linear(weights.attention_out, weights.attention_out_bias),
-        attention_out_norm=optional(weights.attention_out_norm),
-        mlp_norm=place(weights.mlp_norm),
+        attention_out_norm=optional_norm(weights.attention_out_norm),
+        mlp_norm=place_norm(weights.mlp_norm),
         mlp=_place_mlp(weights, place, linear),
-        mlp_out_norm=optional(weights.mlp_out_norm),
+        mlp_out_norm=optional_norm(weights.mlp_out_norm),
     )
 
 
@@ -86,14 +92,21 @@ def _place_mlp(
     return Mlp(linear(weights.gate_up, weights.gate_up_bias), linear(weights.down, weights.down_bias))
 
 
-def _read_ahead(read: Callable[[int], LayerWeights], layers: int) -> Iterator[LayerWeights]:
+def readers_for(layer_bytes: int) -> int:
+    """How many layers are read at a time, so that the host has room for them."""
+    return max(1, min(_READERS, _MOST_AHEAD_BYTES // max(1, layer_bytes)))
+
+
+def _read_ahead(
+    read: Callable[[int], LayerWeights], layers: int, readers: int = _READERS
+) -> Iterator[LayerWeights]:
     """Reading a layer is mostly converting numbers, which numpy does beside other threads."""
-    with ThreadPoolExecutor(_READERS) as pool:
-        coming = deque(pool.submit(read, index) for index in range(min(_READERS, layers)))
+    with ThreadPoolExecutor(readers) as pool:
+        coming = deque(pool.submit(read, index) for index in range(min(readers, layers)))
         for index in range(layers):
             layer = coming.popleft().result()
-            if index + _READERS < layers:
-                coming.append(pool.submit(read, index + _READERS))
+            if index + readers < layers:
+                coming.append(pool.submit(read, index + readers))
             yield layer
 
 
@@ -110,14 +123,23 @@ def place_weights(
 ) -> DeviceWeights:
     """Layer by layer; a few are read at a time, so that no more than those are in the host's memory."""
     shape = weights.shape
+
+    def place_norm(array: Weights) -> torch.Tensor:
+        placed = place(array)
+        # Random ones have no array that could be kept as it is.
+        if not shape.weighs_in_fp32 or not isinstance(array, np.ndarray):
+            return placed
+        return torch.from_numpy(np.ascontiguousarray(array, np.float32)).to(placed.device)
+
     layers = []
     progress(0, shape.layers + 1)
-    for layer in _read_ahead(weights.layer, shape.layers):
-        layers.append(place_layer(layer, shape.heads, shape.kv_heads, place, make))
+    readers = readers_for(weight_bytes(shape, "fp32") // shape.layers)
+    for layer in _read_ahead(weights.layer, shape.layers, readers):
+        layers.append(place_layer(layer, shape.heads, shape.kv_heads, place, place_norm, make))
         progress(len(layers), shape.layers + 1)
     embeddings, head = place(weights.embeddings()), weights.head()
     placed = DeviceWeights(
-        embeddings, layers, place(weights.final_norm()), embeddings if head is None else place(head)
+        embeddings, layers, place_norm(weights.final_norm()), embeddings if head is None else place(head)
     )
     progress(shape.layers + 1, shape.layers + 1)
     return placed

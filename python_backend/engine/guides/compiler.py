@@ -62,7 +62,7 @@ class GuideCompiler:
         self._tokenizer_file = tokenizer_file
         self._vocabulary = vocabulary
         self._end_ids = end_ids
-        self._table: TokenTable | None = None
+        self._table: TokenTable | InflightError | None = None
         self._reading = Lock()
         # Of the usual priority: a thread that is seldom run may hold what the step loop waits for.
         self._compiling = ThreadPoolExecutor(limits.threads, "guide-compile")
@@ -200,7 +200,12 @@ class GuideCompiler:
     def _token_table(self) -> TokenTable:
         with self._reading:
             if self._table is None:
-                self._table = TokenTable(self._tokenizer_file, self._vocabulary, self._end_ids)
+                try:
+                    self._table = TokenTable(self._tokenizer_file, self._vocabulary, self._end_ids)
+                except InflightError as error:
+                    self._table = error  # reading it takes long, and would end the same
+            if isinstance(self._table, InflightError):
+                raise self._table
             return self._table
 
 

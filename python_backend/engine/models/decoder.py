@@ -69,6 +69,7 @@ class DecoderShape:
     rope_of_layer: tuple[int, ...]
     windows: tuple[int | None, ...]
     embedding_scale: float = 1.0
+    weighs_in_fp32: bool = False  # normed rows are rounded after they are weighed, not before
     attention_softcap: float | None = None
     logits_softcap: float | None = None
     experts: ExpertShape | None = None

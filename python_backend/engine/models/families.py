@@ -137,6 +137,7 @@ def gemma2(config: Config) -> Blueprint:
         ),
         query_scale=config["query_pre_attn_scalar"] ** -0.5,
         embedding_scale=plain.shape.hidden**0.5,
+        weighs_in_fp32=True,
         attention_softcap=config.get("attn_logit_softcapping"),
         logits_softcap=config.get("final_logit_softcapping"),
     )

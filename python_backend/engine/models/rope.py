@@ -84,6 +84,8 @@ class RopeSettings:
         is_short = self.kind == "longrope" and not self.uses_long_factors
         if is_short and self["short_factor"] != self["long_factor"]:
             return min(self.max_positions, self.original_positions)
+        if self.kind == "yarn":  # model cards give the factor, and leave max_position_embeddings as it was
+            return max(int(self.max_positions), int(self.original_positions * self.extension))
         return int(self.max_positions)
 
 

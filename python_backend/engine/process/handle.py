@@ -12,7 +12,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
@@ -28,6 +30,7 @@ from python_backend.engine.process.messages import (
     receive_report,
     send,
 )
+from python_backend.engine.process.stillness import Stillness, thread_marks
 from python_backend.engine.report import LoadingProgress, Ready, ignore_progress
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.errors import ENGINE_AWAY, ErrorKind, InflightError
@@ -57,6 +60,7 @@ class EngineProcess:
         self._connection = Connection(ours.detach())
         self._outgoing: SimpleQueue[Command | None] = SimpleQueue()
         self._has_ended = False
+        self._stillness = Stillness(partial(thread_marks, self._process.pid))
         # Whoever gives commands also hears reports: a full socket in both directions must not stop them.
         self._writer = threading.Thread(target=self._write, name="to-engine", daemon=True)
         self._writer.start()
@@ -111,10 +115,20 @@ class EngineProcess:
 
     def receive(self) -> Report:
         """The next report; EOFError when the process has ended."""
+        self._stillness.interrupt()
         try:
             return receive_report(self._connection)
         except OSError as error:
             raise EOFError from error
+
+    def end_if_hung(self, owes_answers: bool) -> bool:
+        """For whoever waits for a report: kills a process that will not give one any more."""
+        if not owes_answers:
+            self._stillness.interrupt()
+        elif self._stillness.is_hung(time.monotonic()):
+            self._process.kill()
+            return True
+        return False
 
     def stop(self) -> None:
         self._has_ended = True

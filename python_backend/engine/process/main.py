@@ -7,9 +7,11 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 
+from python_backend.engine.process.interpreter import become, die_with_parent, leave_owner, start_given
 from python_backend.engine.process.messages import (
     Broken,
     Cancel,
@@ -23,7 +25,9 @@ from python_backend.engine.process.messages import (
     send,
 )
 from python_backend.engine.report import EngineBroken, SequenceEvent
-from python_backend.engine.runtimes.choice import load_runtime
+from python_backend.engine.runtimes.choice import choose_runtime
+from python_backend.engine.runtimes.declaration import RuntimeDeclaration
+from python_backend.engine.runtimes.declared import BY_NAME
 from python_backend.engine.runtimes.runtime import Runtime
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -31,6 +35,9 @@ _log = logging.getLogger("inflight.engine")
 
 # How long the loop listens for commands at a time while all requests wait for their guides.
 _PREPARING_POLL_S = 0.002
+# For how long commands are taken in between two steps, and how long a wait for one is at a time.
+_INTAKE_S = 0.002
+_SLICE_S = 0.001
 # A request may be refused for wanting a senseless number of sequences; so many at most are told.
 _MOST_REFUSALS = 1024
 
@@ -54,16 +61,28 @@ class StepLoop:
             self._report(events)
 
     def _take_commands(self) -> None:
+        """All that are there, or as many as can be taken without a pause that others would notice.
+
+        While the device is busy the first one is waited for: in slices, in case it is done sooner.
+        """
         wait_s = self._patience_s()
-        while self._connection.poll(wait_s):
+        while not self._connection.poll(wait_s):
+            if wait_s is None or (wait_s := self._spare_s()) == 0:
+                return
+        limit_s = time.monotonic() + _INTAKE_S
+        while True:
             self._take(receive_command(self._connection))
-            wait_s = 0
+            if time.monotonic() > limit_s or not self._connection.poll(0):
+                return
 
     def _patience_s(self) -> float | None:
         """How long to listen for commands before the next step; None: until one comes."""
         if not self._runtime.has_work:
             return None
-        return 0 if self._runtime.can_step else _PREPARING_POLL_S
+        return self._spare_s() if self._runtime.can_step else _PREPARING_POLL_S
+
+    def _spare_s(self) -> float:
+        return min(self._runtime.spare_s, _SLICE_S) if self._runtime.can_step else 0
 
     def _take(self, command: Command) -> None:
         if isinstance(command, Submit):
@@ -116,13 +135,24 @@ def _tell_loading(connection: Connection, stage: str, done: int, total: int) -> 
     send(connection, Loading(stage, done, total))
 
 
+def chosen_runtime(start: Start, connection: Connection) -> RuntimeDeclaration:
+    """Does not return where the runtime needs another Python: this process goes on in that one."""
+    chosen = choose_runtime(start.parameters)
+    if chosen.interpreter is not None:
+        parameters = replace(start.parameters, inflight_runtime=chosen.name)
+        become(chosen.interpreter, connection.fileno(), Start(parameters))
+    return chosen.declaration
+
+
 def main(connection: Connection) -> int:
     """The exit code: 0 where the owner knows why, by a message; 1 where it is to start another engine."""
-    start = receive_command(connection)
+    given = start_given()
+    start = given or receive_command(connection)
     if not isinstance(start, Start):
         raise TypeError(f"the first command must be Start, not {type(start).__name__}")
     try:
-        runtime = load_runtime(start.parameters, partial(_tell_loading, connection))
+        declared = BY_NAME[given.parameters.inflight_runtime] if given else chosen_runtime(start, connection)
+        runtime = declared.load(start.parameters, partial(_tell_loading, connection))
     except InflightError as error:
         send(connection, Broken(error.to_text()))
         return 0
@@ -141,10 +171,13 @@ def main(connection: Connection) -> int:
     return 1
 
 
+if __name__ == "__mp_main__":  # imported by a process that a runtime has started
+    die_with_parent()
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     # Whatever a runtime starts must not hold the socket open, or the owner would not see this process end.
     os.set_inheritable(int(sys.argv[1]), False)
+    os.register_at_fork(after_in_child=partial(leave_owner, int(sys.argv[1])))
     try:
         sys.exit(main(Connection(int(sys.argv[1]))))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):

@@ -16,14 +16,14 @@ _log = logging.getLogger("inflight.engine")
 
 
 def load_engine(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> Engine:
-    device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
+    device = choose_device(parameters.inflight_device, parameters.gpu)
     settings = device.settings(parameters)
     _log.info("computing on %s, %s", device, settings.precision)
     return build_engine(
         EngineConfig(
             checkpoint_dir=parameters.gpt_model_path,
             device=device.kind,
-            gpu=parameters.gpu_device_ids,
+            gpu=parameters.gpu,
             max_tokens_in_kv_cache=parameters.max_tokens_in_paged_kv_cache,
             free_memory_fraction=parameters.kv_cache_free_gpu_mem_fraction,
             tokens_per_block=settings.tokens_per_block,

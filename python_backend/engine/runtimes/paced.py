@@ -66,6 +66,9 @@ class PacedExecutor:
     def release(self, sequence: Sequence) -> None:
         """Nothing is kept for a sequence."""
 
+    def is_past(self, at_s: float) -> bool:
+        return self._now_s() >= at_s
+
     def wait_until(self, at_s: float) -> None:
         if (left_s := at_s - self._now_s()) > 0:
             self._sleep(left_s)
@@ -76,6 +79,10 @@ class PacedStep:
         self._executor = executor
         self._ends_s = ends_s
         self._results = results
+
+    @property
+    def is_over(self) -> bool:
+        return self._executor.is_past(self._ends_s)
 
     def results(self) -> list[ChunkResult]:
         self._executor.wait_until(self._ends_s)

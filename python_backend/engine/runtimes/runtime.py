@@ -29,6 +29,10 @@ class Runtime(Protocol):
     def can_step(self) -> bool:
         """False while all work waits for something that is prepared elsewhere, such as a guide."""
 
+    @property
+    def spare_s(self) -> float:
+        """How long `step` may wait for further commands at no cost to those that run; 0 where it may not."""
+
     def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
         """Takes a request; raises InflightError when it can never run."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from python_backend.engine.host.memory import resident_bytes
 from python_backend.engine.report import FinishReason, Gauges, PerfMetrics, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
+from python_backend.engine.runtimes.declaration import Capabilities, refuse_undone
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tiers import Tier
 
@@ -35,7 +36,8 @@ class _Stream:
 class SyntheticRuntime:
     """Every running stream gets one token a step; a step lasts streams ÷ rate seconds."""
 
-    def __init__(self, parameters: EngineParameters) -> None:
+    def __init__(self, parameters: EngineParameters, capabilities: Capabilities) -> None:
+        self._capabilities = capabilities
         self._tokens_per_s = parameters.inflight_synthetic_tokens_per_s
         settings = parameters.on("cpu")  # as good as any: nothing is computed
         self._max_batch_size = settings.max_batch_size
@@ -56,7 +58,12 @@ class SyntheticRuntime:
     def can_step(self) -> bool:
         return self.has_work
 
+    @property
+    def spare_s(self) -> float:
+        return 0.0
+
     def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
+        refuse_undone(request, self._capabilities, "the synthetic runtime")
         if not self._streams:
             self._next_step_s = time.monotonic()
         self._streams += [

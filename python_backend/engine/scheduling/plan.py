@@ -85,6 +85,12 @@ class StepPlan:
         if sequence.needs_history:
             self.yields_history = True
 
+    def forget_copies(self, sequence: Sequence) -> None:
+        """Takes back copies into blocks that the sequence is about to lose."""
+        if self.copies:
+            lost = set(sequence.table.blocks)
+            self.copies = [copy for copy in self.copies if copy.target not in lost]
+
     def drop(self, sequence: Sequence) -> None:
         """Takes back what was planned for a sequence that leaves the batch, if anything was."""
         for chunk in self.chunks:

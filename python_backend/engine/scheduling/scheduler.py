@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from .plan import Chunk
 
 _WORSE_THAN_ALL = max(Tier) + 1
+# A fourth of a step is for short prompts, where long ones would take all of it.
+_PART_FOR_SHORT = 4
 
 
 class Scheduler:
@@ -187,10 +189,25 @@ class Scheduler:
         return True
 
     def _hand_out(self, plan: StepPlan, sequence: Sequence) -> None:
-        """What the sequence still lacks, as far as the budget goes."""
-        count = min(sequence.unscheduled_tokens, self.max_step_tokens - plan.tokens)
+        """What the sequence still lacks, as far as the budget goes.
+
+        A prompt that would take all that is left leaves a part of the budget to shorter ones behind it: they
+        would wait for all of it otherwise, step after step.
+        """
+        left, lacking = self.max_step_tokens - plan.tokens, sequence.unscheduled_tokens
+        count, kept = min(lacking, left), self.max_step_tokens // _PART_FOR_SHORT
+        if lacking > left > 0 and self._has_shorter(plan, sequence, kept):
+            count = left - kept
         if count > 0:
             plan.add(sequence, count)
+
+    def _has_shorter(self, plan: StepPlan, sequence: Sequence, most_tokens: int) -> bool:
+        """Whether somebody of the same tier lacks no more than this and has nothing of the step yet."""
+        waiting = [] if self.batch.is_full else self.waiting
+        others = {*self.running, *waiting} - {sequence, *(chunk.sequence for chunk in plan.chunks)}
+        return any(
+            other.tier == sequence.tier and 1 < other.unscheduled_tokens <= most_tokens for other in others
+        )
 
     def _admit(self, plan: StepPlan, better_than: int) -> None:
         """Moves waiting sequences into the batch, best rank first, while rule, batch size and blocks allow.
@@ -312,6 +329,7 @@ class Scheduler:
 
     def _take_blocks(self, plan: StepPlan, sequence: Sequence) -> None:
         """It waits, and is recomputed when it runs again."""
+        plan.forget_copies(sequence)
         self._pool.release(sequence.table)
         sequence.computed_tokens = sequence.scheduled_tokens = 0
         sequence.preemptions += 1

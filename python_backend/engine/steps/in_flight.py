@@ -41,6 +41,16 @@ class StepsInFlight:
         """
         return any(plan.yields_history for plan, _ in self._steps)
 
+    @property
+    def running(self) -> StepPlan | None:
+        """What the device computes now; None where it has nothing to do."""
+        return next((plan for plan, launched in self._steps if not launched.is_over), None)
+
+    @property
+    def has_run_dry(self) -> bool:
+        """Whether the device had nothing to do before the newest step came."""
+        return all(launched.is_over for _, launched in list(self._steps)[:-1])
+
     def launch(self, plan: StepPlan) -> None:
         """A step that cannot be launched is run when nothing else is in flight, in parts if need be."""
         if not plan.chunks:

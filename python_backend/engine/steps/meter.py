@@ -36,7 +36,7 @@ class StepMeter:
         self._learner = StepLearner(recalled)
         self._is_recalled = recalled is not None
         self._steps = 0
-        self._over_ns = 0
+        self.over_ns = 0  # when the last step was
         self._learned_ns = 0
 
     @property
@@ -46,10 +46,10 @@ class StepMeter:
 
     def over(self, plan: StepPlan, now_ns: int) -> int:
         """Returns when the step began, as above."""
-        began_ns = max(plan.begun_ns, self._over_ns)
+        began_ns = max(plan.begun_ns, self.over_ns)
         self.last_ns = took_ns = now_ns - began_ns
         self.busy_ns += took_ns
-        self._over_ns = now_ns
+        self.over_ns = now_ns
         self._steps += 1
         if plan.chunks and self._steps > _FIRST_STEPS and now_ns - self._learned_ns >= self._pause_ns(plan):
             self._learned_ns = now_ns

@@ -37,6 +37,10 @@ class ChunkResult:
 class Launched(Protocol):
     """A step that may still be running; its results need not be asked for."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether `results` would return at once."""
+
     def results(self) -> list[ChunkResult]:
         """Waits for the step; one result for each chunk, in their order."""
 
@@ -72,6 +76,8 @@ class Executor(Protocol):
 
 class Finished:
     """A step that is over."""
+
+    is_over = True
 
     def __init__(self, results: list[ChunkResult]) -> None:
         self._results = results

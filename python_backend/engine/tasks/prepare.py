@@ -1,8 +1,8 @@
 """`python -m python_backend.engine.tasks.prepare`: packs a model's weights and compiles the kernels.
 
-That is for the CPU; a GPU loads the checkpoint as it is, and so does TensorRT-LLM: only the question whether
-they can is answered. A receipt beside the packed weights names what was made; while all of it is there,
-nothing heavy is imported.
+That is for the CPU; a GPU loads the checkpoint as it is, and so do vLLM and TensorRT-LLM: only the question
+whether they can is answered. A receipt beside the packed weights names what was made; while all of it is
+there, nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -33,10 +33,16 @@ def prepare(told: Mapping[str, Any]) -> None:
     """`told` are the engine's parameters; tells on which device they compute, beside how far it is."""
     parameters = parse_engine_parameters({"gpt_model_type": "inflight_fused_batching", **told})
     runtime = choose_runtime(parameters)
-    if runtime.name == "llm":  # which reads the checkpoint as it is, when it is loaded
-        tell(inflight_runtime="llm", inflight_device="cuda", computes_on=runtime.computes_on)
+    if runtime.environment is not None:  # a package reads the checkpoint as it is, when it is loaded
+        precision = parameters.inflight_precision
+        tell(
+            inflight_runtime=runtime.name,
+            inflight_device=runtime.device,
+            inflight_precision=precision if precision != "auto" else "bf16",
+            computes_on=runtime.computes_on,
+        )
         return
-    device = choose_device(parameters.inflight_device, parameters.gpu_device_ids)
+    device = choose_device(parameters.inflight_device, parameters.gpu)
     settings = device.settings(parameters)
     if device.notice:
         tell(notice=device.notice)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,7 +12,8 @@ from sqlalchemy import Connection, RowMapping
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.batches.decisions import Event, Life, Status, TooLate, after
 from router.content.files.model import is_id
-from router.content.lookup import next_rows
+from router.content.lookup import is_there, next_rows
+from router.core.origin import random_hex
 from router.store.content_tables import batches
 
 WINDOW = "24h"
@@ -104,7 +104,7 @@ _ALL_OPEN = sql.select(batches).where(batches.c.status.in_(_OPEN)).order_by(batc
 
 
 def new_batch_id() -> str:
-    return f"batch_{secrets.token_hex(12)}"
+    return f"batch_{random_hex(12)}"
 
 
 def answered_line(batch_id: str, number: int, custom_id: str, response: Response) -> str:
@@ -130,6 +130,8 @@ def _line(batch_id: str, number: int, custom_id: str, response: Any, error: Any)
 
 
 def insert(connection: Connection, batch: Batch) -> None:
+    if is_there(connection, batches, batch.id):
+        return
     owned = sql.and_(batches.c.organisation_id == batch.organisation_id, batches.c.status.in_(_OPEN))
     count = connection.scalar(sql.select(sql.func.count()).select_from(batches).where(owned))
     if (count or 0) >= MAX_OPEN:

@@ -10,7 +10,7 @@ import sqlalchemy as sql
 from sqlalchemy import Connection, RowMapping
 
 from router.content.conversations.conversation_store import PAGE_BYTES, KeptTexts, encode, within
-from router.content.lookup import Owner, Page, PageQuery, checked_id, missing, next_rows
+from router.content.lookup import Owner, Page, PageQuery, checked_id, is_there, missing, next_rows
 from router.content.storage_quota import ROW_BYTES
 from router.store.content_tables import chat_completions
 from router.tenants.records import deleted_among
@@ -45,7 +45,8 @@ class ChatStore(KeptTexts):
         }
 
         def act(to: Connection) -> None:
-            if not deleted_among(to, {owner.organisation_id}):
+            is_kept = deleted_among(to, {owner.organisation_id}) or is_there(to, chat_completions, row["id"])
+            if not is_kept:
                 self._quota.take(to, owner.organisation_id, row["size_bytes"])
                 to.execute(sql.insert(chat_completions).values(row))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.window import Entry
 from router.content.documents.documents import Documents
 from router.core.messages import CalledFunction, CalledTool, FileReference, MadeCall, Message
+from router.core.origin import random_hex
 from router.core.tenant import Caller
 from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
 
@@ -96,7 +96,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(24)}"
+    return f"{prefix}_{random_hex(24)}"
 
 
 def message_item(role: str, parts: list[dict[str, Any]], text: str, item_id: str | None = None) -> Item:

@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sql
 from sqlalchemy import Connection, RowMapping
 
+from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations import conversation_store
 from router.content.conversations.conversation_store import (
     MOST_HISTORY_BYTES,
@@ -19,7 +20,7 @@ from router.content.conversations.conversation_store import (
     encode,
 )
 from router.content.conversations.items import Item
-from router.content.lookup import Owner, checked_id, missing
+from router.content.lookup import Owner, checked_id, is_there, missing
 from router.content.storage_quota import ROW_BYTES
 from router.request.decoding import invalid
 from router.store.content_tables import responses
@@ -59,6 +60,8 @@ class ResponseStore(KeptTexts):
         def act(to: Connection) -> None:
             if deleted_among(to, {owner.organisation_id}):
                 return
+            if not is_begun and is_there(to, responses, ended.id):
+                return
             if is_begun and not to.execute(_end(owner, ended.id)).rowcount:
                 return
             position = None
@@ -83,6 +86,11 @@ class ResponseStore(KeptTexts):
         def act(to: Connection) -> None:
             if deleted_among(to, {owner.organisation_id}):
                 raise missing("Organisation", owner.organisation_id)
+            if is_there(to, responses, begun.id):  # its router is gone, and another goes on with it
+                going_on = sql.update(responses).where(_is(owner, begun.id), responses.c.lease_s.is_not(None))
+                if not to.execute(going_on.values(lease_s=lease_s)).rowcount:
+                    raise InflightError(ErrorKind.CONFLICT, "this response has ended already")
+                return
             self._quota.take(to, owner.organisation_id, row["size_bytes"])
             to.execute(sql.insert(responses).values(row))
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from router.settings import SettingsError
+from router.control.peers.redis_link import RedisAway, RedisLink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
 # A router without a message for so long is gone, and its share is the others'.
 LASTS_S = 2.0
-_TIMEOUT_S = 1.0
-_ALLOWED = "redis://:PASSWORD@HOST:PORT/NUMBER, rediss:// for TLS, or unix://PATH"
 
 
 class BoardAway(Exception):
@@ -35,45 +32,27 @@ class RedisBoard:
     """`deployment` separates deployments that use the same Redis."""
 
     def __init__(self, url: str, deployment: str) -> None:
-        try:
-            from redis import asyncio as redis
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
-            from redis.exceptions import RedisError
-        except ModuleNotFoundError as error:
-            raise SettingsError("redis_url needs the package redis: pip install 'inflight[redis]'") from error
-        self._away = (RedisError, OSError, asyncio.TimeoutError)
-        self._prefix = f"inflight:{deployment}:"
-        try:
-            made: Any = redis.Redis.from_url(
-                url,
-                socket_timeout=_TIMEOUT_S,
-                socket_connect_timeout=_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),  # the caller decides when to retry
-            )
-            made.connection_pool.make_connection()  # which refuses unknown options
-        except (ValueError, TypeError, RedisError) as error:
-            # Without the text of the URL: a password may be in it.
-            raise SettingsError(f"redis_url: expected {_ALLOWED}") from error
-        self._redis = made
+        self.link = RedisLink(url, deployment)
+        self._redis, self._prefix = self.link.redis, self.link.prefix
 
     async def swap(self, router: str, told: bytes) -> Mapping[str, bytes]:
-        try:
-            return await asyncio.wait_for(self._swap(router, told), 2 * _TIMEOUT_S)
-        except self._away as error:
-            raise BoardAway(str(error) or type(error).__name__) from error
+        found: Mapping[str, bytes] = await self._ask(self._swap(router, told))
+        return found
 
     async def ping(self) -> None:
         """Raises BoardAway where Redis is unreachable."""
-        try:
-            await asyncio.wait_for(self._redis.ping(), 2 * _TIMEOUT_S)
-        except self._away as error:
-            raise BoardAway(str(error) or type(error).__name__) from error
+        await self._ask(self._redis.ping())
 
     async def close(self, router: str) -> None:
-        with suppress(*self._away):  # else it expires
-            await asyncio.wait_for(self._redis.delete(self._prefix + router), _TIMEOUT_S)
-        await self._redis.aclose()
+        with suppress(BoardAway):  # else it expires
+            await self._ask(self._redis.delete(self._prefix + router))
+        await self.link.close()
+
+    async def _ask(self, asked: Awaitable[Any]) -> Any:
+        try:
+            return await self.link.ask(asked)
+        except (RedisAway, self.link.refusal) as error:
+            raise BoardAway(str(error)) from error
 
     async def _swap(self, router: str, told: bytes) -> Mapping[str, bytes]:
         """All names are in a set; a router whose key has expired is removed by the first that sees it."""

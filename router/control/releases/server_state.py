@@ -29,11 +29,12 @@ class ServerState:
 
     async def look(self, manifests: Sequence[Manifest]) -> set[str]:
         """Names of servers that are back: they did not answer before, and may have been restarted."""
+        servers = tuple(self.servers)  # meanwhile some may come or go
         looks = await asyncio.gather(
-            *(_index(server, manifests) for server in self.servers), return_exceptions=True
+            *(_index(server, manifests) for server in servers), return_exceptions=True
         )
         back = set()
-        for server, seen in zip(self.servers, looks, strict=True):
+        for server, seen in zip(servers, looks, strict=True):
             if isinstance(seen, BaseException):
                 self._indexes[server.name] = None
                 if isinstance(seen, ControlError):

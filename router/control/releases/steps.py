@@ -203,7 +203,7 @@ class ReleaseSteps:
 
     async def _clean(self, manifest: Manifest, servers: Sequence[Server]) -> None:
         """Unloads members that were loaded before one that could not be; the next turn sees what is left."""
-        for server in servers:
+        for server in tuple(servers):
             try:
                 if server.control.can_control:
                     await self._state.look_again(server)
@@ -212,7 +212,7 @@ class ReleaseSteps:
                 log.warning("%s is not off %s yet: %s", manifest.name, server.name, error)
 
     async def _unload(self, manifest: Manifest) -> None:
-        for server in self._state.servers:
+        for server in tuple(self._state.servers):
             await self._unload_from(manifest, server)
 
     async def _unload_from(self, manifest: Manifest, server: Server) -> None:

@@ -11,7 +11,7 @@ import sqlalchemy as sql
 
 from router.control.releases import records
 from router.control.releases.states import State, may_follow
-from router.store.schema import counters, facts, release_events, releases, splits
+from router.store.schema import RELEASE_ADDED, counters, facts, release_events, releases, splits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +103,7 @@ def next_version(connection: Connection, model: str) -> int:
 
 def was_added(connection: Connection, model: str, version: int) -> bool:
     event = release_events.c
-    added = (event.model == model) & (event.version == version) & (event.what == "add")
+    added = (event.model == model) & (event.version == version) & (event.what == RELEASE_ADDED)
     return connection.execute(sql.select(event.id).where(added).limit(1)).first() is not None
 
 

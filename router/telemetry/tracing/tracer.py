@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RPC_SERVICE = "inference.GRPCInferenceService"
+# The tracestate of a request whose engine steps are to be kept here, whether traces are exported or not.
+KEPT = "inflight=steps"
 
 
 class Outlet(Protocol):
@@ -77,6 +79,15 @@ class Tracer:
             self._outlet.put(trace, spans, epoch_ns)
         except Exception:  # the request is answered, whatever becomes of its trace
             log.exception("%s could not be traced", record.request_id)
+
+
+def begin_kept(method: str, route: str, headers: Mapping[str, str]) -> Trace | None:
+    """For the list of recent requests alone: nothing of it is exported."""
+    parent = read_context(headers.get("traceparent"), KEPT)
+    if parent is None or not parent.is_sampled:
+        return None
+    here = TraceContext(parent.trace_id, random.getrandbits(63) + 1, True, parent.state)
+    return Trace(f"{method} {route}", {"http.request.method": method}, here, parent)
 
 
 def _joined(name: str, metadata: Sequence[tuple[str, Any]]) -> str:

@@ -31,6 +31,7 @@ SERVICES: dict[str, Any] = compose()["services"]
 OURS = {name for name, service in SERVICES.items() if "build" in service}
 # What is started once, for one command.
 ONE_SHOT = {"release", "release-cpu"}
+TRITONS = ["triton", "triton-trtllm", "triton-vllm", "triton-cpu"]
 LASTING = sorted(SERVICES.keys() - ONE_SHOT)
 
 
@@ -96,7 +97,22 @@ def test_the_cpu_profile_needs_no_gpu_and_the_default_is_gpu() -> None:
         assert set(needed) <= always, f"{name} depends on what a profile leaves out"
     (gpu,) = SERVICES["triton"]["deploy"]["resources"]["reservations"]["devices"]
     assert gpu == {"driver": "nvidia", "count": "1", "capabilities": ["gpu"]}
-    assert SERVICES["triton-cpu"]["networks"]["back"]["aliases"] == ["triton"]
+    for name in TRITONS[1:]:
+        assert SERVICES[name]["networks"]["back"]["aliases"] == ["triton"], "where the router looks for it"
+
+
+def test_each_profile_of_a_gpu_has_a_base_of_its_own_and_else_the_same() -> None:
+    bases = {
+        name: SERVICES[name]["build"]["args"]["BASE"] for name in ("triton", "triton-trtllm", "triton-vllm")
+    }
+    assert "trtllm" not in bases["triton"], "14 GB that would not compute"
+    assert "trtllm" in bases["triton-trtllm"]
+    assert "vllm" in bases["triton-vllm"]
+    assert [SERVICES[name]["profiles"] for name in TRITONS] == [["gpu"], ["trtllm"], ["vllm"], ["cpu"]]
+    for name in ("triton-trtllm", "triton-vllm"):
+        for key in ("command", "deploy", "environment", "healthcheck", "volumes"):
+            assert SERVICES[name][key] == SERVICES["triton"][key]
+        assert SERVICES[name]["environment"]["TRTLLM_NO_USAGE_STATS"] == "1"
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -148,7 +164,7 @@ def test_every_mounted_path_and_volume_exists() -> None:
             source = mount.split(":")[0]
             if source.startswith("."):
                 assert (ROOT / source).exists(), mount
-                assert mount.endswith(":ro")
+                assert mount.endswith(":ro,z"), "for hosts with SELinux"
             else:
                 used.add(source)
     assert used == volumes
@@ -175,9 +191,10 @@ def test_secrets_are_passed_by_file_and_only_to_services_that_need_them() -> Non
         assert named <= set(service.get("secrets", ())), name
         for variable in service.get("environment", {}):
             is_secret = re.search(r"PASSWORD|SECRET|KEY|TOKEN", variable)
-            assert not is_secret or variable.endswith("_FILE"), f"{name} has {variable}"
-    for triton in ("triton", "triton-cpu"):
-        assert SERVICES[triton]["secrets"] == ["triton_secret"], "what runs models has no way to the store"
+            assert not is_secret or variable.endswith(("_FILE", "_PATH")), f"{name} has {variable}"
+    for triton in TRITONS:
+        found = set(SERVICES[triton]["secrets"])
+        assert found == {"triton_secret", "hf_token", "aws_credentials"}, "no way to the store"
 
 
 def test_secrets_named_in_files_are_given_to_their_containers() -> None:
@@ -190,7 +207,7 @@ def test_secrets_named_in_files_are_given_to_their_containers() -> None:
         assert named("deploy/compose/inflight.toml") <= set(SERVICES[service]["secrets"])
 
 
-@pytest.mark.parametrize("name", ["triton", "triton-cpu", "router"])
+@pytest.mark.parametrize("name", [*TRITONS, "router"])
 def test_commands_have_options_that_exist(name: str) -> None:
     from launcher.commands.main import app
 
@@ -214,7 +231,7 @@ def test_prometheus_and_grafana_are_at_the_addresses_their_files_expect() -> Non
     assert {host for host, _ in targets} <= names
     provider = yaml.safe_load((ROOT / "deploy/grafana/provisioning/dashboards/inflight.yml").read_text())
     path = provider["providers"][0]["options"]["path"]
-    assert f"./deploy/grafana/dashboards:{path}:ro" in SERVICES["grafana"]["volumes"]
+    assert f"./deploy/grafana/dashboards:{path}:ro,z" in SERVICES["grafana"]["volumes"]
 
 
 def test_the_example_says_what_each_variable_is_for() -> None:
@@ -225,6 +242,7 @@ def test_the_example_says_what_each_variable_is_for() -> None:
 def test_both_tritons_are_started_alike_except_for_the_images_home() -> None:
     assert SERVICES["triton"]["command"] == [
         *SERVICES["triton-cpu"]["command"],
+        "--servers=all",
         "--triton-home=/opt/tritonserver",
     ]
     assert SERVICES["triton"]["healthcheck"] == SERVICES["triton-cpu"]["healthcheck"]

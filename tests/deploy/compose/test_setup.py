@@ -13,6 +13,8 @@ import pytest
 from router.tenants import keys
 from tests.deploy.compose.reading import EXAMPLE, ROOT, compose
 
+# By others, and to be written into by the user.
+GIVEN = {"aws_credentials", "hf_token"}
 SCRIPT = ROOT / "deploy" / "compose" / "setup.sh"
 
 
@@ -39,7 +41,8 @@ def test_setup_creates_exactly_the_secrets_that_compose_names(folder: Path) -> N
 def test_secrets_fit_together_and_are_valid_for_their_programs(folder: Path) -> None:
     run(folder)
     at = folder / "deploy" / "compose" / "secrets"
-    text = {path.name: path.read_text() for path in at.iterdir() if path.name != "pepper"}
+    text = {path.name: path.read_text() for path in at.iterdir() if path.name not in {"pepper", *GIVEN}}
+    assert all((at / name).read_text() == "" for name in GIVEN)
     assert text["store_url"] == f"postgresql://inflight:{text['postgres_password']}@postgres:5432/inflight"
     assert text["redis_url"] == f"redis://:{text['redis_password']}@redis:6379/0"
     assert hashlib.sha256(text["redis_password"].encode()).hexdigest() in text["redis_acl"]
@@ -51,16 +54,28 @@ def test_secrets_fit_together_and_are_valid_for_their_programs(folder: Path) -> 
     assert all(re.fullmatch(r"[A-Za-z0-9]{24,}", text[name]) for name in text if "password" in name)
 
 
-def test_the_user_of_routers_in_redis_may_do_what_they_do_and_no_more(folder: Path) -> None:
+def test_files_of_a_private_checkout_can_be_read_by_containers(folder: Path) -> None:
+    settings = folder / "deploy" / "compose" / "inflight.toml"
+    settings.chmod(0o600)
+    run(folder)
+    assert settings.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    "earlier", ["user default on #0 ~* &* +@all\n", "user default on #0 ~inflight:* -@all +set\n"]
+)
+def test_the_user_of_routers_in_redis_may_do_what_they_do_and_no_more(folder: Path, earlier: str) -> None:
     acl_file = folder / "deploy" / "compose" / "secrets" / "redis_acl"
     run(folder)
     acl_file.chmod(0o644)
-    acl_file.write_text("user default on #0 ~* &* +@all\n")  # of an earlier version
+    acl_file.write_text(earlier)
     run(folder)
     words = set(acl_file.read_text().split())
     assert {"resetchannels", "~inflight:*", "-@all"} <= words
     granted = {word[1:] for word in words if word.startswith("+")}
-    assert " ".join(sorted(granted)) == "auth del hello mget pexpire ping sadd select set smembers srem"
+    usage = "auth del hello mget pexpire ping sadd select set smembers srem"
+    answers = "exists xadd xrange xread xrevrange"
+    assert granted == {*usage.split(), *answers.split()}
 
 
 def test_the_secrets_folder_is_private_and_containers_can_read_the_files(folder: Path) -> None:
@@ -90,7 +105,10 @@ def test_two_deployments_share_no_secret(folder: Path, tmp_path_factory: pytest.
     for each in (folder, other):
         run(each)
     for path in (folder / "deploy/compose/secrets").iterdir():
-        assert path.read_bytes() != (other / "deploy/compose/secrets" / path.name).read_bytes()
+        assert (
+            path.name in GIVEN
+            or path.read_bytes() != (other / "deploy/compose/secrets" / path.name).read_bytes()
+        )
 
 
 def test_created_secrets_are_kept_out_of_git_and_images() -> None:

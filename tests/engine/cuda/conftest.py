@@ -17,10 +17,10 @@ def few_programs(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.config.getoption("--device") == "cuda":
         yield
         return
-    from python_backend.engine.cuda import decoder
+    from python_backend.engine.cuda.kernels import decode_attention
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "decode_splits", lambda rows, kv_heads: 2)
+        patch.setattr(decode_attention, "decode_splits", lambda rows, kv_heads: 2)
         yield
 
 

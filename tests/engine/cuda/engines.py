@@ -29,6 +29,6 @@ def build_cuda_engine(config: EngineConfig, device: str, compiler: GuideCompiler
         (config.max_tokens_in_kv_cache or 4096) // config.tokens_per_block, config.tokens_per_block
     )
     longest = min(weights.shape.max_positions, pool.capacity_tokens)
-    decoder = CudaDecoder(weights.shape, placed, config.max_batch_size, longest)
+    decoder = CudaDecoder(weights.shape, placed, longest)
     executor, _ = assemble(config, pool.total_blocks, longest, decoder)
     return Engine(config, EngineLimits(weights.shape.vocabulary, longest), pool, executor, compiler)

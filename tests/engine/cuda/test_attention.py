@@ -10,16 +10,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from python_backend.engine.cuda.kernels import decode_attention as kernel
+from python_backend.engine.cuda.kernels import prefill_attention as prefill_kernel
 from python_backend.engine.cuda.kernels.decode_attention import (
-    MAX_SPLITS,
+    MAX_PARTS,
+    PART_TOKENS,
     DecodeTiling,
+    Workspace,
     decode_attention,
     decode_splits,
-    partials_size,
+    decode_work,
+    most_work,
 )
 from python_backend.engine.cuda.kernels.prefill_attention import (
     PrefillTiling,
+    PrefillWorkspace,
+    most_cut_tiles,
     prefill_attention,
     prefill_tiles,
     prefill_tiling,
@@ -105,23 +113,33 @@ def check_decode(
     slots = list(range(len(lengths)))[::-1]
     queries = cache.queries(len(slots))
     out = torch.full((len(slots), shape.heads * shape.head_dim), math.nan, device=device, dtype=shape.dtype)
-    size = partials_size(len(slots), shape.heads, shape.head_dim, splits)
-    decode_attention(
-        out,
-        queries,
-        cache.keys,
-        cache.values,
-        cache.tables,
-        torch.tensor(slots, dtype=torch.int32, device=device),
-        torch.tensor([lengths[slot] - 1 for slot in slots], dtype=torch.int32, device=device),
-        shape.scale,
-        shape.window,
-        shape.softcap,
-        splits,
-        torch.full((size,), math.nan, device=device),
-        tiling,
-    )
+    work = cut(len(slots), splits)
+    workspace = Workspace(len(work), shape.heads, shape.kv_heads, shape.head_dim, torch.device(device))
+    workspace.partials.fill_(math.nan)
+    for in_two_passes in (True, False, False):  # what one leaves behind does not disturb the next
+        decode_attention(
+            out,
+            queries,
+            cache.keys,
+            cache.values,
+            cache.tables,
+            torch.tensor(slots, dtype=torch.int32, device=device),
+            torch.tensor([lengths[slot] - 1 for slot in slots], dtype=torch.int32, device=device),
+            torch.from_numpy(work).to(device),
+            workspace,
+            shape.scale,
+            shape.window,
+            shape.softcap,
+            tiling,
+            in_two_passes,
+        )
     close(out, [cache.expected(queries[row], slot, lengths[slot] - 1) for row, slot in enumerate(slots)])
+
+
+def cut(rows: int, parts: int) -> NDArray[np.int32]:
+    """Work in which every row has so many parts, and that has two items of nobody."""
+    found = [(row, part, parts) for row in range(rows) for part in range(parts)]
+    return np.array([*found, (-1, -1, -1), (-1, -1, -1)], np.int32)
 
 
 def check_prefill(
@@ -134,7 +152,7 @@ def check_prefill(
     queries = cache.queries(int(first_rows[-1]))
     out = torch.full((len(queries), shape.heads * shape.head_dim), math.nan, device=device, dtype=shape.dtype)
     tiling = tiling or prefill_tiling(shape.head_dim, shape.group, shape.dtype)
-    tiles = prefill_tiles(starts, tokens, shape.group, tiling)
+    tiles = prefill_tiles(starts, tokens, shape.group, tiling, shape.kv_heads)
     prefill_attention(
         out,
         queries,
@@ -145,6 +163,7 @@ def check_prefill(
         torch.from_numpy(first_rows).to(device),
         torch.from_numpy(starts.copy()).to(device),
         torch.from_numpy(tiles).to(device),
+        PrefillWorkspace(shape.heads, shape.kv_heads, shape.head_dim, shape.dtype, torch.device(device)),
         shape.scale,
         shape.window,
         shape.softcap,
@@ -206,11 +225,11 @@ def test_decode_rows_may_share_the_dummy_slot(device: str) -> None:
         cache.tables,
         slots,
         positions,
+        torch.from_numpy(cut(3, 1)).to(device),
+        Workspace(5, shape.heads, shape.kv_heads, shape.head_dim, torch.device(device)),
         shape.scale,
         None,
         None,
-        1,
-        out,
     )
     close(out, [cache.expected(queries[0], 0, 29), *(cache.expected(queries[row], 1, 0) for row in (1, 2))])
 
@@ -295,19 +314,83 @@ def test_prefill_equals_attention_written_out(
 
 
 def test_attention_over_few_rows_is_split_and_over_many_is_not() -> None:
-    assert decode_splits(1, 8) == MAX_SPLITS
-    assert decode_splits(16, 8) == 2
-    assert decode_splits(32, 8) == 1
-    assert decode_splits(256, 8) == 1
-    assert partials_size(256, 32, 128, splits=1) == 0
+    assert [decode_splits(rows, 8) for rows in (1, 16, 32, 256)] == [MAX_PARTS, 2, 1, 1]
+
+
+def test_a_long_context_among_short_ones_is_cut_into_parts_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel, "decode_splits", decode_splits)  # other tests have fewer
+    positions = np.array([100_000, *[600] * 31], np.int32)
+    work = decode_work(np.arange(32, dtype=np.int32), positions, 8, most_work(32, 8, 200_000))
+    parts = {row: int(count) for row, _, count in work.tolist() if row >= 0}
+    assert parts[0] == -(-100_001 // PART_TOKENS)
+    assert {parts[row] for row in range(1, 32)} == {1}
+
+
+@given(
+    st.lists(st.integers(0, 300_000), min_size=1, max_size=80),
+    st.sampled_from([1, 2, 8, 32]),
+    st.integers(1, 2_000_000),
+)
+def test_decode_work_names_every_part_of_every_row_once_and_fits_its_list(
+    positions: list[int], kv_heads: int, cached_tokens: int
+) -> None:
+    size = most_work(len(positions), kv_heads, cached_tokens)
+    rows = np.arange(len(positions), dtype=np.int32)
+    work = decode_work(rows, np.array(positions, np.int32), kv_heads, size)
+    assert work.shape == (size, 3)
+    told = work[work[:, 0] >= 0].tolist()
+    assert told == work[: len(told)].tolist()
+    found = dict[int, int]()
+    for row, part, parts in told:
+        assert part == found.get(row, 0)
+        assert 1 <= parts <= MAX_PARTS
+        found[row] = part + 1
+    assert found == {row: parts for row, _, parts in told}
+    assert sorted(found) == rows.tolist()
 
 
 def test_prefill_tiles_cover_each_query_once_and_begin_with_the_longest_contexts() -> None:
     starts, tokens = np.array([0, 100, 7], np.int32), np.array([33, 16, 1], np.int32)
-    tiles = prefill_tiles(starts, tokens, group=4, tiling=PrefillTiling(64, 64, 4, 2))
-    assert tiles.tolist() == [[1, 0], [0, 32], [0, 16], [0, 0], [2, 0]]
+    tiles = prefill_tiles(starts, tokens, group=4, tiling=PrefillTiling(64, 64, 4, 2), kv_heads=2)
+    whole = [[1, 0], [0, 32], [0, 16], [0, 0], [2, 0]]
+    assert tiles.tolist() == [[*tile, 0, 1] for tile in whole]
     assert tiles.dtype == np.int32
-    assert prefill_tiles(starts[:0], tokens[:0], 4, PREFILL).shape == (0, 2)
+    assert prefill_tiles(starts[:0], tokens[:0], 4, PREFILL, 2).shape == (0, 4)
+
+
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 600)), min_size=1, max_size=40),
+    kv_heads=st.sampled_from([1, 2, 8, 32]),
+)
+def test_tiles_of_few_rows_on_long_contexts_are_cut_and_fit_their_workspace(
+    chunks: list[tuple[int, int]], kv_heads: int
+) -> None:
+    starts, tokens = np.array(chunks, np.int32).T
+    tiling = PrefillTiling(128, 64, 4, 2)
+    tiles = prefill_tiles(starts, tokens, 4, tiling, kv_heads)
+    assert len(tiles) <= max(most_cut_tiles(kv_heads), int((-(-tokens // 32)).sum()))
+    parts = dict[tuple[int, int], int]()
+    for chunk, first, part, count in tiles.tolist():
+        assert part == parts.get((chunk, first), 0)
+        parts[chunk, first] = part + 1
+        assert part < count
+        assert count == 1 or len(tiles) <= most_cut_tiles(kv_heads)
+    assert len(parts) == (-(-tokens // 32)).sum()
+
+
+def test_a_short_turn_on_a_long_context_is_cut_for_the_whole_device() -> None:
+    starts, tokens = np.array([100_000], np.int32), np.array([16], np.int32)
+    assert len(prefill_tiles(starts, tokens, 4, PrefillTiling(128, 64, 4, 2), kv_heads=8)) == 32
+
+
+@pytest.mark.parametrize("window", [None, *on_gpu(9)])
+def test_prefill_puts_the_parts_of_its_tiles_together(
+    device: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_kernel, "_LEAST_PART_TOKENS", 16)
+    check_prefill(Shape(window=window), [(40, 5), (0, 3), (60, 2)], device)
 
 
 def test_more_query_heads_than_a_tile_has_rows_get_a_larger_tile(device: str) -> None:

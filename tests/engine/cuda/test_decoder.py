@@ -11,6 +11,7 @@ import torch
 
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.fp8 import Fp8Linear, make_fp8
+from python_backend.engine.cuda.kernels.decode_attention import decode_work
 from python_backend.engine.cuda.kernels.prefill_attention import prefill_tiles, prefill_tiling
 from python_backend.engine.cuda.kv_cache import KvCache
 from python_backend.engine.cuda.linear import Linear
@@ -36,6 +37,7 @@ SHAPE = DecoderShape(
 )
 TOKENS_PER_BLOCK = 4
 TOKENS = [3, 1, 4, 39, 5, 9, 2]
+_MOST_WORK = 8
 
 Make = Callable[[torch.Tensor, "torch.Tensor | None"], Linear]
 
@@ -45,7 +47,8 @@ class Decoding:
 
     def __init__(self, weights: DeviceWeights, device: str) -> None:
         self._device = torch.device(device)
-        self._decoder = CudaDecoder(SHAPE, weights, 2, SHAPE.max_positions)
+        self._decoder = CudaDecoder(SHAPE, weights, SHAPE.max_positions)
+        self._decoder.make_room(_MOST_WORK)
         blocks = SHAPE.max_positions // TOKENS_PER_BLOCK
         self.cache = KvCache(SHAPE, blocks, TOKENS_PER_BLOCK, torch.float32, self._device)
         self._tables = torch.stack([torch.arange(blocks), torch.full((blocks,), blocks)]).int().to(device)
@@ -65,7 +68,8 @@ class Decoding:
     def prefill(self, tokens: list[int], wanted: list[int] | None = None) -> torch.Tensor:
         counts, starts = np.array([len(tokens)], np.int32), np.zeros(1, np.int32)
         group = SHAPE.heads // SHAPE.kv_heads
-        tiles = prefill_tiles(starts, counts, group, prefill_tiling(SHAPE.head_dim, group, torch.float32))
+        tiling = prefill_tiling(SHAPE.head_dim, group, torch.float32)
+        tiles = prefill_tiles(starts, counts, group, tiling, SHAPE.kv_heads)
         chunks = PrefillChunks(
             self._numbers(0),
             self._numbers(0, len(tokens)),
@@ -77,18 +81,20 @@ class Decoding:
                 self._numbers(*tokens),
                 self._numbers(*[0] * len(tokens)),
                 self._numbers(*range(len(tokens))),
-                0,
+                None,
                 chunks,
                 None if wanted is None else self._numbers(*wanted),
             )
         )
 
     def decode(self, token: int, position: int, idle_rows: int = 0, is_wanted: bool = True) -> torch.Tensor:
+        positions = np.array([position, *[0] * idle_rows], np.int32)
+        work = decode_work(np.arange(len(positions), dtype=np.int32), positions, SHAPE.kv_heads, _MOST_WORK)
         rows = StepRows(
             self._numbers(token, *[0] * idle_rows),
             self._numbers(0, *[1] * idle_rows),
-            self._numbers(position, *[0] * idle_rows),
-            1 + idle_rows,
+            torch.from_numpy(positions).to(self._device),
+            torch.from_numpy(work).to(self._device),
             wanted_rows=None if is_wanted else self._numbers(),
         )
         return self._run(rows)

@@ -39,3 +39,23 @@ def test_pairing_reorders_rows_within_their_head_and_loses_none(
     for head in range(heads):
         mine = slice(head * head_dim, (head + 1) * head_dim)
         assert sorted(paired[mine].tolist()) == rows[mine].tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "usable"),
+    [
+        ({"max_position_embeddings": 40960, "original": 32768}, 131072),
+        ({"max_position_embeddings": 32768, "original": None}, 131072),
+        ({"max_position_embeddings": 262144, "original": 32768}, 262144),
+    ],
+)
+def test_yarn_makes_all_positions_usable_that_its_factor_gives(
+    given: dict[str, int | None], usable: int
+) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0}
+    if given["original"]:
+        scaling["original_max_position_embeddings"] = given["original"]
+    config = Config(
+        {"max_position_embeddings": given["max_position_embeddings"], "rope_scaling": scaling}, {}
+    )
+    assert RopeSettings.of(config, 64).usable_positions == usable

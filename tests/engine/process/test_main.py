@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +44,7 @@ class NotingRuntime:
     keys: set[int] = field(default_factory=set)
     ended: list[int] = field(default_factory=list)
     steps: int = 0
+    spares_s: list[float] = field(default_factory=list)
 
     def describe(self) -> Ready:
         return Ready(100, 10, 10, 8, 64)
@@ -54,6 +56,10 @@ class NotingRuntime:
     @property
     def can_step(self) -> bool:
         return not self.is_preparing or bool(self.ended)
+
+    @property
+    def spare_s(self) -> float:
+        return self.spares_s.pop(0) if self.spares_s else 0.0
 
     def add(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
         if request.max_new_tokens < 1:
@@ -207,7 +213,9 @@ def test_an_engine_that_broke_for_good_ends_every_request_and_then_its_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runtime = NotingRuntime(failure_at_next_step=EngineBroken("the device is lost"))
-    monkeypatch.setattr(process, "load_runtime", lambda parameters, progress: runtime)
+    declared = SimpleNamespace(load=lambda parameters, progress: runtime)
+    monkeypatch.setattr(process, "chosen_runtime", lambda start, connection: declared)
+    monkeypatch.setattr("sys.argv", ["main", "3"])  # not those of the tests
     monkeypatch.setattr(process, "gc", NoCollector())
     ours, theirs = Pipe()
     with ours:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.plan import StepPlan
@@ -436,3 +436,23 @@ def test_a_preempted_sequence_does_not_come_back_in_the_same_step() -> None:
     plan = world.scheduler.schedule()
     assert plan.preempted
     assert not set(plan.preempted) & {chunk.sequence for chunk in plan.chunks}
+
+
+def test_a_long_prompt_leaves_a_part_of_each_step_to_shorter_ones() -> None:
+    world = World(total_blocks=400, max_step_tokens=64)
+    world.add(1000)
+    assert world.step() == {0: 64}
+    world.add(8)
+    world.add(8)
+    assert world.step() == {0: 48, 1: 8, 2: 8}
+    assert world.step() == {0: 62, 1: 1, 2: 1}
+
+
+def test_copies_for_a_sequence_that_loses_its_blocks_are_taken_back() -> None:
+    world = World()
+    sequence = world.add(4)
+    sequence.table.blocks.extend([3, 7])
+    kept = BlockCopy(1, 2)
+    plan = StepPlan(copies=[BlockCopy(0, 7), kept])
+    plan.forget_copies(sequence)
+    assert plan.copies == [kept]

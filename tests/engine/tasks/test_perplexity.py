@@ -101,7 +101,7 @@ def place_anywhere(
     assert config.max_tokens_in_kv_cache is not None
     pool = BlockPool(config.max_tokens_in_kv_cache // config.tokens_per_block, config.tokens_per_block)
     longest = pool.capacity_tokens
-    decoder = CudaDecoder(weights.shape, placed, config.max_batch_size, longest)
+    decoder = CudaDecoder(weights.shape, placed, longest)
     return pool, assemble(config, pool.total_blocks, longest, decoder)[0]
 
 

@@ -72,11 +72,17 @@ def test_a_manifest_is_read_as_it_was_written(manifest: Manifest) -> None:
         {"needs": Needs(1)},
         {"files": (FileMark("f", 1, "x"),)},
         {"is_built_in": True},
+        {"source": "hf://a/b@c"},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_any_difference_in_a_manifest_changes_its_digest(change: dict[str, Any]) -> None:
     assert replace(ONE, **change).digest != ONE.digest
+
+
+def test_a_release_without_an_address_has_the_digest_of_before_there_were_any() -> None:
+    assert "source" not in json.loads(ONE.to_json())
+    assert from_json(replace(ONE, source="hf://a/b@c").to_json()).source == "hf://a/b@c"
 
 
 def test_the_order_of_parameters_does_not_change_the_digest() -> None:

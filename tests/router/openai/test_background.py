@@ -10,7 +10,6 @@ import openai
 import pytest
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.content.conversations.event_log import LogLimits, MemoryEventLog
 from router.content.conversations.response_store import ResponseStore
 from router.content.lookup import Owner
 from router.content.storage_quota import StorageQuota
@@ -271,52 +270,3 @@ async def test_events_that_are_not_kept_are_refused_clearly(client: openai.Async
     await ended(client, made.id)
     with pytest.raises(openai.BadRequestError, match="not kept"):
         await client.responses.retrieve(made.id, stream=True)
-
-
-async def followed(log: MemoryEventLog, response_id: str, after: int = -1) -> bytes:
-    return b"".join([some async for some in log.follow(response_id, after)])
-
-
-async def test_the_log_gives_up_what_has_ended_first_and_stays_within_a_tenants_part() -> None:
-    log = MemoryEventLog(LogLimits(bytes_per_tenant=1000))
-    for name in ("old", "new"):
-        sink = log.open("acme", name)
-        sink.add(b"data: 1\n\ndata: 2\n\n" + b"data: 3\n\n")
-        sink.close()
-    other = log.open("other", "theirs")
-    other.add(b"data: 1\n\n")
-    assert await followed(log, "old", 0) == b"data: 2\n\ndata: 3\n\n"
-    running = log.open("acme", "running")
-    running.add(b"data: " + b"x" * 300 + b"\n\n")
-    with pytest.raises(InflightError, match="not kept"):
-        log.follow("old", -1)
-    assert await followed(log, "new", 1) == b"data: 3\n\n"
-    running.add(b"data: " + b"x" * 900 + b"\n\n")
-    for gone in ("running", "new"):
-        with pytest.raises(InflightError, match="not kept"):
-            log.follow(gone, -1)
-    other.close()
-    assert await followed(log, "theirs") == b"data: 1\n\n"
-
-
-async def test_a_follower_of_events_that_are_dropped_is_told() -> None:
-    log = MemoryEventLog(LogLimits(bytes_per_tenant=300))
-    sink = log.open("acme", "long")
-    sink.add(b"data: 1\n\n")
-    follower = log.follow("long", -1)
-    assert await anext(follower) == b"data: 1\n\n"
-    waiting = asyncio.ensure_future(anext(follower))
-    await asyncio.sleep(0)
-    sink.add(b"data: " + b"x" * 300 + b"\n\n")
-    with pytest.raises(InflightError, match="not kept"):
-        await waiting
-
-
-async def test_the_log_forgets_after_a_while() -> None:
-    now_s = 0.0
-    log = MemoryEventLog(LogLimits(kept_s=10), clock=lambda: now_s)
-    log.open("acme", "first").close()
-    now_s = 11.0
-    log.open("acme", "second")
-    with pytest.raises(InflightError, match="not kept"):
-        log.follow("first", -1)

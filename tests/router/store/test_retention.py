@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from router.store import content_tables, retention
+from router.store import content_tables, retention, schema
 from router.store.database import Store
 from router.store.retention import Retention
 from router.store.schema import METADATA
@@ -188,3 +188,34 @@ def test_a_store_error_does_not_quote_what_was_to_be_stored(store: Store) -> Non
     with pytest.raises(sql.exc.IntegrityError) as raised, store.begin() as connection:
         connection.execute(sql.insert(content_tables.files).values(row))
     assert "my diary" not in str(raised.value)
+
+
+@pytest.mark.parametrize("ended_s", [OLD_S, None])
+def test_history_and_figures_are_deleted_unless_their_rollout_runs(
+    store: Store, ended_s: float | None
+) -> None:
+    """That a release was added is never forgotten: its number is not used again."""
+    old: list[tuple[sql.Table, dict[str, object]]] = [
+        (schema.audit, {"id": 1, "at_s": OLD_S}),
+        (schema.release_events, {"id": 1, "at_s": OLD_S, "what": "add"}),
+        (schema.release_events, {"id": 2, "at_s": OLD_S, "what": "load"}),
+        (schema.rollouts, {"id": 1, "began_s": OLD_S, "ended_s": ended_s}),
+        (schema.arm_figures, {"rollout_id": 1, "at_s": OLD_S}),
+        (schema.shadow_figures, {"at_s": OLD_S}),
+        (schema.leases, {"expires_s": OLD_S}),
+        (schema.audit, {"id": 2}),
+        (schema.leases, {"subject": "new"}),
+    ]
+    with store.begin() as connection:
+        for table, values in old:
+            connection.execute(sql.insert(table).values(filled(table, **values)))
+    for kept in (retention.HISTORY, retention.FIGURES):
+        Retention(store, 30, kept, clock=lambda: NOW_S).delete_old()
+    with store.read() as connection:
+        left = [
+            table.name
+            for table in {table: None for table, _ in old}
+            for _ in connection.execute(sql.select(table))
+        ]
+    running = ["rollouts", "arm_figures"] if ended_s is None else []
+    assert sorted(left) == sorted(["audit", "release_events", "leases", *running])

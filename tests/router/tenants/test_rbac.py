@@ -12,12 +12,14 @@ from router.tenants.rbac import SYSTEM, Action, Actor, allows, beyond, may_act_f
 # Written out, so that a change of the table has to be made twice, and thought about once more.
 VIEWER = {"organisation.read", "price.read", "usage.read", "limits.read"}
 MEMBER = VIEWER | {"key.read_own", "key.write_own"}
-ADMIN = MEMBER | {"user.read", "user.write", "key.read", "key.write", "limits.write_key", "audit.read"}
+ADMIN = MEMBER | {
+    "user.read", "user.write", "key.read", "key.write", "limits.write_key", "audit.read", "request.read",
+}  # fmt: skip
 OWNER = ADMIN | {"organisation.export"}
 WITHIN = {Role.VIEWER: VIEWER, Role.MEMBER: MEMBER, Role.ADMIN: ADMIN, Role.OWNER: OWNER}
 READS = {
     "organisation.list", "organisation.read", "organisation.export", "user.read", "key.read", "key.read_own",
-    "limits.read", "audit.read", "release.read", "objective.read",
+    "limits.read", "audit.read", "release.read", "objective.read", "now.read", "request.read",
 }  # fmt: skip
 SCOPES = [None, frozenset[Scope](), frozenset(Scope), *(frozenset({scope}) for scope in Scope)]
 

@@ -49,6 +49,7 @@ def test_an_error_text_is_classified_by_whose_fault_it_was(text: str, failure: F
             ErrorKind.OVERLOADED,
         ),
         (GrpcError(StatusCode.UNAVAILABLE, "overloaded: full"), Failure.OVERLOADED, ErrorKind.OVERLOADED),
+        (GrpcError(StatusCode.CANCELLED), Failure.UNREACHABLE, ErrorKind.ENGINE_FAILED),
         (GrpcError(StatusCode.DEADLINE_EXCEEDED), Failure.OVERLOADED, ErrorKind.OVERLOADED),
         (GrpcError(StatusCode.INTERNAL, "it broke"), Failure.ENGINE, ErrorKind.INTERNAL),
         (

@@ -1,9 +1,15 @@
-"""Attention of one query row for each sequence over its paged keys and values."""
+"""Attention of one query row for each sequence over its paged keys and values.
+
+The host makes a list of work: each row is cut into parts, so that few rows keep the whole device busy and a
+long context among short ones does not hold them up. Where few rows are cut into many parts a second kernel
+puts them together, by all of the device; else whichever part of a row is done last does.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -19,11 +25,19 @@ from python_backend.engine.cuda.kernels.attention_tiles import (
 )
 from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
 
-MAX_SPLITS = 32
-# So many programs keep the memory of 132 multiprocessors busy; more of them only cost a second pass.
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_PARTS = 32
+# A part has so many tokens at most, unless it would be one part too many.
+PART_TOKENS = 4096
+# So many programs keep the memory of 132 multiprocessors busy; more of them only cost putting together.
 _WANTED_PROGRAMS = 256
+# Nobody gains by parts of less than a tile.
+_LEAST_PART_TOKENS = 64
 # A partial result: the weighted values, their peak and total, and two numbers that keep the next one aligned.
 _STATISTICS = 4
+_NOBODY = -1
 
 
 class DecodeTiling(NamedTuple):
@@ -40,12 +54,51 @@ def decode_tiling(head_dim: int, dtype: torch.dtype) -> DecodeTiling:
 
 def decode_splits(rows: int, kv_heads: int) -> int:
     """Into how many parts each row's tokens are cut, so that few rows keep the whole device busy."""
-    return max(1, min(MAX_SPLITS, _WANTED_PROGRAMS // (rows * kv_heads)))
+    return max(1, min(MAX_PARTS, _WANTED_PROGRAMS // (rows * kv_heads)))
 
 
-def partials_size(rows: int, heads: int, head_dim: int, splits: int) -> int:
-    """Numbers of fp32 that `decode_attention` keeps between its two passes."""
-    return rows * heads * splits * (head_dim + _STATISTICS) if splits > 1 else 0
+def most_work(rows: int, kv_heads: int, cached_tokens: int) -> int:
+    """How long the list of work for so many rows gets, where no more tokens than these are cached."""
+    return max(rows, _WANTED_PROGRAMS // kv_heads) + -(-cached_tokens // PART_TOKENS)
+
+
+def decode_work(
+    rows: NDArray[np.int32], positions: NDArray[np.int32], kv_heads: int, size: int
+) -> NDArray[np.int32]:
+    """(row, part, parts) of every part of the rows at these positions, filled up to `size` with nobody's.
+
+    Where rows share what is cached they may be longer than all of it: then parts are longer, too.
+    """
+    work = np.full((size, 3), _NOBODY, np.int32)
+    if not len(rows):
+        return work
+    lengths = positions.astype(np.int64) + 1
+    few = np.minimum(decode_splits(len(rows), kv_heads), -(-lengths // _LEAST_PART_TOKENS))
+    part_tokens = PART_TOKENS
+    while (parts := np.clip(-(-lengths // part_tokens), few, MAX_PARTS)).sum() > size:
+        part_tokens *= 2
+        few = np.ones_like(few)
+    ends = np.cumsum(parts)
+    total = int(ends[-1])
+    work[:total, 0] = np.repeat(rows, parts)
+    work[:total, 1] = np.arange(total) - np.repeat(ends - parts, parts)
+    work[:total, 2] = np.repeat(parts, parts)
+    return work
+
+
+def is_cut_always(rows: int, kv_heads: int) -> bool:
+    """Whether rows are so few that all but the shortest are cut."""
+    return decode_splits(rows, kv_heads) > 1
+
+
+class Workspace:
+    """What parts leave for the last of their row, for lists of work up to this length."""
+
+    def __init__(self, size: int, heads: int, kv_heads: int, head_dim: int, device: torch.device) -> None:
+        self.partials = torch.empty(
+            size * heads * (head_dim + _STATISTICS), dtype=torch.float32, device=device
+        )
+        self.done = torch.zeros(size * kv_heads, dtype=torch.int32, device=device)
 
 
 def decode_attention(
@@ -56,33 +109,39 @@ def decode_attention(
     block_tables: torch.Tensor,
     slots: torch.Tensor,
     positions: torch.Tensor,
+    work: torch.Tensor,
+    workspace: Workspace,
     scale: float,
     window: int | None,
     softcap: float | None,
-    splits: int,
-    partials: torch.Tensor,
     tiling: DecodeTiling | None = None,
+    in_two_passes: bool | None = None,
 ) -> None:
-    """Writes out (rows, heads * head_dim) for queries (rows, heads, head_dim); positions[r] is row r's."""
+    """Writes those rows of out (rows, heads * head_dim) that `work` names, which `decode_work` made.
+
+    queries are (rows, heads, head_dim); row r is the token at positions[r] of the sequence in slots[r].
+    """
     rows, heads, head_dim = queries.shape
     _, kv_heads, tokens_per_block, _ = keys.shape
     tile_tokens, num_warps, num_stages = tiling or decode_tiling(head_dim, queries.dtype)
     inner, outer = score_factors(scale, softcap)
-    span = window or 0
-    _decode[(kv_heads, rows, splits)](
+    in_two_passes = is_cut_always(rows, kv_heads) if in_two_passes is None else in_two_passes
+    _decode[(kv_heads, len(work))](
         out,
-        partials,
+        workspace.partials,
+        workspace.done,
         queries,
         keys,
         values,
         block_tables,
         slots,
         positions,
+        work,
         queries.stride(0),
         block_tables.stride(0),
         inner,
         outer,
-        span,
+        window or 0,
         kv_heads,
         heads // kv_heads,
         max(16, triton.next_power_of_2(heads // kv_heads)),
@@ -90,25 +149,22 @@ def decode_attention(
         padded_dim(head_dim),
         tokens_per_block,
         tile_tokens,
-        splits > 1,
+        MAX_PARTS,
+        in_two_passes,
         window is not None,
         softcap is not None,
         num_warps=num_warps,
         num_stages=num_stages,
         **overlap_options(queries),
     )
-    if splits > 1:
-        _reduce[(heads, rows)](
+    if in_two_passes:
+        _reduce[(heads, len(work))](
             out,
-            partials,
-            positions,
-            span,
-            splits,
+            workspace.partials,
+            work,
             head_dim,
             padded_dim(head_dim),
-            tile_tokens,
-            MAX_SPLITS,
-            window is not None,
+            MAX_PARTS,
             num_warps=4,
             **overlap_options(queries),
         )
@@ -123,19 +179,53 @@ def _tile_range(position, window, TILE: tl.constexpr, WINDOWED: tl.constexpr):
     return first_token // TILE, position // TILE + 1, first_token
 
 
+@triton.jit
+def _put_together(
+    out,
+    partials,
+    row,
+    head,
+    first,
+    parts,
+    heads,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    MOST: tl.constexpr,
+):
+    """What the parts of a row have found for one head, from the list's `first` item on."""
+    each = tl.arange(0, MOST)
+    dims = tl.arange(0, PADDED_DIM)
+    is_dim = dims < HEAD_DIM
+    is_part = each < parts
+    record = partials + ((first + each) * heads + head) * (HEAD_DIM + 4)
+    peaks = tl.load(record + HEAD_DIM, mask=is_part, other=LOWEST, cache_modifier=".cg")
+    totals = tl.load(record + (HEAD_DIM + 1), mask=is_part, other=0.0, cache_modifier=".cg")
+    mixed = tl.load(
+        record[:, None] + dims[None, :],
+        mask=is_part[:, None] & is_dim[None, :],
+        other=0.0,
+        cache_modifier=".cg",
+    )
+    shares = tl.exp2(peaks - tl.max(peaks, 0))
+    result = tl.sum(mixed * shares[:, None], 0) / tl.sum(totals * shares, 0)
+    tl.store(out + (row * heads + head) * HEAD_DIM + dims, result.to(out.dtype.element_ty), mask=is_dim)
+
+
 @triton.jit(
     do_not_specialize=["window", "table_stride"],
-    do_not_specialize_on_alignment=["block_tables", "slots", "positions"],
+    do_not_specialize_on_alignment=["block_tables", "slots", "positions", "work"],
 )
 def _decode(
     out,
     partials,
+    done,
     queries,
     keys,
     values,
     block_tables,
     slots,
     positions,
+    work,
     query_stride,
     table_stride,
     inner,
@@ -148,7 +238,8 @@ def _decode(
     PADDED_DIM: tl.constexpr,
     TOKENS_PER_BLOCK: tl.constexpr,
     TILE: tl.constexpr,
-    SPLIT: tl.constexpr,
+    MOST: tl.constexpr,
+    IN_TWO_PASSES: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     OVERLAPS: tl.constexpr,
@@ -156,16 +247,19 @@ def _decode(
     wait_for_predecessor(OVERLAPS)
     # Heads are neighbours in a block, so programs that run together read one stretch of memory.
     kv_head = tl.program_id(0)
-    row = tl.program_id(1).to(tl.int64)
+    item = tl.program_id(1)
+    row = tl.load(work + item * 3).to(tl.int64)
+    if row < 0:
+        return
+    part = tl.load(work + item * 3 + 1)
+    parts = tl.load(work + item * 3 + 2)
     position = tl.load(positions + row)
     slot = tl.load(slots + row).to(tl.int64)
     begin, end, first_token = _tile_range(position, window, TILE, WINDOWED)
-    if SPLIT:
-        share = tl.cdiv(end - begin, tl.num_programs(2))
-        begin += tl.program_id(2) * share
-        end = tl.minimum(end, begin + share)
-        if begin >= end:
-            return
+    share = tl.cdiv(end - begin, parts)
+    begin += part * share
+    # A window may leave fewer tiles than there are parts: the last ones then have none, and add nothing.
+    end = tl.minimum(end, begin + share)
 
     group = tl.arange(0, PADDED_GROUP)
     dims = tl.arange(0, PADDED_DIM)
@@ -203,47 +297,63 @@ def _decode(
         value = tl.load(values + offsets, mask=is_wanted, other=0.0)
         mixed = tl.dot(weights.to(value.dtype), value, mixed * shrink[:, None], input_precision="ieee")
 
-    if SPLIT:
-        part = (row * (KV_HEADS * GROUP) + heads) * tl.num_programs(2) + tl.program_id(2)
-        record = partials + part * (HEAD_DIM + 4)
-        tl.store(record[:, None] + dims[None, :], mixed, mask=is_output)
-        tl.store(record + HEAD_DIM, peaks, mask=group < GROUP)
-        tl.store(record + (HEAD_DIM + 1), totals, mask=group < GROUP)
-    else:
+    if parts == 1:
         result = mixed / totals[:, None]
         place = out + row * (KV_HEADS * GROUP * HEAD_DIM) + heads[:, None] * HEAD_DIM + dims[None, :]
         tl.store(place, result.to(out.dtype.element_ty), mask=is_output)
+    else:
+        record = partials + (item * (KV_HEADS * GROUP) + heads) * (HEAD_DIM + 4)
+        tl.store(record[:, None] + dims[None, :], mixed, mask=is_output)
+        tl.store(record + HEAD_DIM, peaks, mask=group < GROUP)
+        tl.store(record + (HEAD_DIM + 1), totals, mask=group < GROUP)
+        if not IN_TWO_PASSES:
+            # All of a program has written before it counts as done, and the last reads what all wrote.
+            tl.debug_barrier()
+            first = item - part
+            counter = done + first * KV_HEADS + kv_head
+            if tl.atomic_add(counter, 1, sem="acq_rel") == parts - 1:
+                for head in tl.static_range(GROUP):
+                    _put_together(
+                        out,
+                        partials,
+                        row,
+                        kv_head * GROUP + head,
+                        first,
+                        parts,
+                        KV_HEADS * GROUP,
+                        HEAD_DIM,
+                        PADDED_DIM,
+                        MOST,
+                    )
+                tl.store(counter, 0)
 
 
-@triton.jit(do_not_specialize=["window", "splits"], do_not_specialize_on_alignment=["positions"])
+@triton.jit(do_not_specialize_on_alignment=["work"])
 def _reduce(
     out,
     partials,
-    positions,
-    window,
-    splits,
+    work,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
-    TILE: tl.constexpr,
     MOST: tl.constexpr,
-    WINDOWED: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
+    """The second pass: a program for each head of a row, at the row's first part."""
     wait_for_predecessor(OVERLAPS)
-    row = tl.program_id(1).to(tl.int64)
-    begin, end, _ = _tile_range(tl.load(positions + row), window, TILE, WINDOWED)
-    # Parts without a tile wrote nothing; they are the last ones.
-    used = tl.cdiv(end - begin, tl.cdiv(end - begin, splits))
-    place = row * tl.num_programs(0) + tl.program_id(0)
-    parts = tl.arange(0, MOST)
-    dims = tl.arange(0, PADDED_DIM)
-    is_dim = dims < HEAD_DIM
-    record = partials + (place * splits + parts) * (HEAD_DIM + 4)
-    peaks = tl.load(record + HEAD_DIM, mask=parts < used, other=LOWEST)
-    totals = tl.load(record + (HEAD_DIM + 1), mask=parts < used, other=0.0)
-    mixed = tl.load(
-        record[:, None] + dims[None, :], mask=(parts < used)[:, None] & is_dim[None, :], other=0.0
-    )
-    shares = tl.exp2(peaks - tl.max(peaks, 0))
-    result = tl.sum(mixed * shares[:, None], 0) / tl.sum(totals * shares, 0)
-    tl.store(out + place * HEAD_DIM + dims, result.to(out.dtype.element_ty), mask=is_dim)
+    item = tl.program_id(1)
+    row = tl.load(work + item * 3).to(tl.int64)
+    part = tl.load(work + item * 3 + 1)
+    parts = tl.load(work + item * 3 + 2)
+    if (part == 0) & (parts > 1):
+        _put_together(
+            out,
+            partials,
+            row,
+            tl.program_id(0),
+            item,
+            parts,
+            tl.num_programs(0),
+            HEAD_DIM,
+            PADDED_DIM,
+            MOST,
+        )

@@ -77,8 +77,10 @@ def _matvec(
         )
         x = tl.load(x_row + columns, mask=columns < K, other=0.0)
         if HAS_NORM:
-            normed = (x.to(tl.float32) * scale).to(x.dtype)
-            x = normed * tl.load(norm_weight + columns, mask=columns < K, other=0.0)
+            normed = x.to(tl.float32) * scale
+            if norm_weight.dtype.element_ty != tl.float32:
+                normed = normed.to(x.dtype)
+            x = (normed * tl.load(norm_weight + columns, mask=columns < K, other=0.0)).to(x.dtype)
         total += weights.to(tl.float32) * x.to(tl.float32)[None, :]
         if GATED:
             ups = tl.load(

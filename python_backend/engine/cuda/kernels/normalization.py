@@ -39,8 +39,11 @@ def _add_rms_norm(
         tl.store(hidden + row * hidden_stride + columns, x, mask=inside)
     exact = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(exact * exact, axis=0) / width + epsilon)
-    # As the reference does it: the normed row is rounded before it is weighed.
-    normed = (exact * scale).to(out.dtype.element_ty) * tl.load(weight + columns, mask=inside, other=0.0)
+    # As the references do it: most round the normed row before it is weighed; fp32 weights say otherwise.
+    normed = exact * scale
+    if weight.dtype.element_ty != tl.float32:
+        normed = normed.to(out.dtype.element_ty)
+    normed = (normed * tl.load(weight + columns, mask=inside, other=0.0)).to(out.dtype.element_ty)
     tl.store(out + row * out_stride + columns, normed, mask=inside)
 
 

@@ -1,4 +1,8 @@
-"""Causal attention of chunks of query rows over the paged keys and values of their sequences."""
+"""Causal attention of chunks of query rows over the paged keys and values of their sequences.
+
+A few rows on a long context are cut along their keys, so that they keep the whole device busy; whichever part
+is done last puts them together.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# So many programs keep the device busy; a part has at least so many keys, and a tile at most so many parts.
+_WANTED_PROGRAMS = 264
+_LEAST_PART_TOKENS = 1024
+_MOST_PARTS = 32
+# Peak and total of a row, and two numbers that keep the next one aligned.
+_STATISTICS = 4
+
+
 class PrefillTiling(NamedTuple):
     """Query rows (tokens times the heads of a group) and cached tokens that a program takes at a time."""
 
@@ -48,14 +60,48 @@ def prefill_tiling(
     return PrefillTiling(128, 64, 4, 2) if tokens_per_block >= 64 else PrefillTiling(128, 64, 8, 3)
 
 
+def most_cut_tiles(kv_heads: int) -> int:
+    """How many tiles a list has at most in which some are cut, their parts counted."""
+    return 2 * -(-_WANTED_PROGRAMS // kv_heads)
+
+
+class PrefillWorkspace:
+    """What the parts of tiles leave for the last of them."""
+
+    def __init__(
+        self, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        programs = most_cut_tiles(kv_heads) * kv_heads
+        rows = programs * prefill_tiling(head_dim, heads // kv_heads, dtype).query_rows
+        self.partials = torch.empty(rows * (head_dim + _STATISTICS), dtype=torch.float32, device=device)
+        self.done = torch.zeros(programs, dtype=torch.int32, device=device)
+
+
 def prefill_tiles(
-    chunk_starts: NDArray[np.int32], chunk_tokens: NDArray[np.int32], group: int, tiling: PrefillTiling
+    chunk_starts: NDArray[np.int32],
+    chunk_tokens: NDArray[np.int32],
+    group: int,
+    tiling: PrefillTiling,
+    kv_heads: int,
 ) -> NDArray[np.int32]:
-    """(chunk, first query token) of every tile of query rows.
+    """(chunk, first query token, part, parts) of every tile of query rows.
 
     A tile that sees more tokens takes longer, so it comes first and the last ones are short. The tiles of a
     chunk stay together: they read the same keys and values.
     """
+    whole = _whole_tiles(chunk_starts, chunk_tokens, group, tiling)
+    parts = np.ones(len(whole), np.int32)
+    if 0 < len(whole) * kv_heads <= _WANTED_PROGRAMS // 2:
+        keys = chunk_starts[whole[:, 0]] + chunk_tokens[whole[:, 0]]
+        most = min(_MOST_PARTS, _WANTED_PROGRAMS // (len(whole) * kv_heads))
+        parts = np.clip(keys // _LEAST_PART_TOKENS, 1, most).astype(np.int32)
+    part = np.arange(parts.sum(), dtype=np.int32) - np.repeat(np.cumsum(parts) - parts, parts)
+    return np.column_stack([np.repeat(whole, parts, axis=0), part, np.repeat(parts, parts)]).astype(np.int32)
+
+
+def _whole_tiles(
+    chunk_starts: NDArray[np.int32], chunk_tokens: NDArray[np.int32], group: int, tiling: PrefillTiling
+) -> NDArray[np.int32]:
     step = tiling.query_rows // group
     ends = chunk_starts + chunk_tokens
     tiles = []
@@ -75,6 +121,7 @@ def prefill_attention(
     chunk_first_rows: torch.Tensor,
     chunk_starts: torch.Tensor,
     tiles: torch.Tensor,
+    workspace: PrefillWorkspace,
     scale: float,
     window: int | None,
     softcap: float | None,
@@ -99,6 +146,8 @@ def prefill_attention(
     inner, outer = score_factors(scale, softcap)
     _prefill[(tiles.shape[0], kv_heads)](
         out,
+        workspace.partials,
+        workspace.done,
         queries,
         *cached,
         block_tables,
@@ -211,6 +260,8 @@ def _attend(
 )
 def _prefill(
     out,
+    partials,
+    done,
     queries,
     keys,
     values,
@@ -235,8 +286,13 @@ def _prefill(
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
 ):
-    chunk = tl.load(tiles + tl.program_id(0) * 2)
-    first_query = tl.load(tiles + tl.program_id(0) * 2 + 1)
+    item = tl.program_id(0)
+    chunk = tl.load(tiles + item * 4)
+    if chunk < 0:  # the list is only filled up
+        return
+    first_query = tl.load(tiles + item * 4 + 1)
+    part = tl.load(tiles + item * 4 + 2)
+    parts = tl.load(tiles + item * 4 + 3)
     kv_head = tl.program_id(1)
     first_row = tl.load(chunk_first_rows + chunk)
     queries_left = tl.load(chunk_first_rows + chunk + 1) - first_row - first_query
@@ -264,6 +320,9 @@ def _prefill(
         masked_tile = first_tile
     all_tiles = tl.cdiv(first_position + taken, TILE)
     whole_tiles = tl.minimum(chunk_end // TILE, all_tiles)
+    share = tl.cdiv(all_tiles - first_tile, parts)
+    begin = first_tile + part * share
+    end = tl.minimum(all_tiles, begin + share)
     peaks = tl.full([QUERY_ROWS], LOWEST, tl.float32)
     totals = tl.zeros([QUERY_ROWS], tl.float32)
     mixed = tl.zeros([QUERY_ROWS, PADDED_DIM], tl.float32)
@@ -274,8 +333,8 @@ def _prefill(
             peaks,
             totals,
             mixed,
-            whole_tiles if is_tail else first_tile,
-            all_tiles if is_tail else whole_tiles,
+            tl.maximum(begin, whole_tiles) if is_tail else begin,
+            end if is_tail else tl.minimum(end, whole_tiles),
             keys,
             values,
             table,
@@ -296,6 +355,34 @@ def _prefill(
             CAPPED,
             is_tail,
         )
+    if parts > 1:
+        width: tl.constexpr = HEAD_DIM + 4
+        stride: tl.constexpr = KV_HEADS * QUERY_ROWS * width
+        record = partials + ((item * KV_HEADS + kv_head) * QUERY_ROWS + in_tile) * width
+        is_dim = (dims < HEAD_DIM)[None, :]
+        tl.store(record[:, None] + dims[None, :], mixed, mask=is_dim)
+        tl.store(record + HEAD_DIM, peaks)
+        tl.store(record + (HEAD_DIM + 1), totals)
+        # All of a program has written before it counts as done, and the last reads what all wrote.
+        tl.debug_barrier()
+        counter = done + (item - part) * KV_HEADS + kv_head
+        if tl.atomic_add(counter, 1, sem="acq_rel") != parts - 1:
+            return
+        tl.store(counter, 0)
+        record -= part * stride
+        peaks = tl.full([QUERY_ROWS], LOWEST, tl.float32)
+        totals = tl.zeros([QUERY_ROWS], tl.float32)
+        mixed = tl.zeros([QUERY_ROWS, PADDED_DIM], tl.float32)
+        for _ in tl.range(0, parts):
+            peak = tl.load(record + HEAD_DIM, cache_modifier=".cg")
+            total = tl.load(record + (HEAD_DIM + 1), cache_modifier=".cg")
+            found = tl.load(record[:, None] + dims[None, :], mask=is_dim, other=0.0, cache_modifier=".cg")
+            new_peaks = tl.maximum(peaks, peak)
+            shrink, grow = tl.exp2(peaks - new_peaks), tl.exp2(peak - new_peaks)
+            mixed = mixed * shrink[:, None] + found * grow[:, None]
+            totals = totals * shrink + total * grow
+            peaks = new_peaks
+            record += stride
     result = mixed / totals[:, None]
     place = out + (rows * (KV_HEADS * GROUP * HEAD_DIM) + heads * HEAD_DIM)[:, None] + dims[None, :]
     tl.store(place, result.to(out.dtype.element_ty), mask=is_output)

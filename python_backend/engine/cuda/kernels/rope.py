@@ -47,9 +47,11 @@ def _turn_and_store(
     if HAS_NORM:
         scale = tl.rsqrt(tl.sum(x * x, axis=1) / HEAD_DIM + epsilon)
         is_turning = inside & turns[:, None]
-        normed = (x * scale[:, None]).to(loaded.dtype)
-        weighed = (normed * tl.load(head_norms + place, mask=is_turning, other=0.0)).to(tl.float32)
-        x = tl.where(turns[:, None], weighed, x)
+        normed = x * scale[:, None]
+        if head_norms.dtype.element_ty != tl.float32:
+            normed = normed.to(loaded.dtype)
+        weighed = (normed * tl.load(head_norms + place, mask=is_turning, other=0.0)).to(loaded.dtype)
+        x = tl.where(turns[:, None], weighed.to(tl.float32), x)
     position = tl.load(positions + row)
     pairs = tl.arange(0, TILE_DIM // 2)
     turning = turns[:, None] & (pairs < PAIRS)[None, :]

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind, Retention
-from python_backend.wire.errors import ErrorKind, InflightError
 
 
 def sampling_arguments(
@@ -91,27 +90,6 @@ def guide_arguments(guide: Guide) -> dict[str, Any]:
         return {"json_object": True}
     names = {GuideKind.JSON_SCHEMA: "json", GuideKind.REGEX: "regex", GuideKind.EBNF_GRAMMAR: "grammar"}
     return {names[guide.kind]: guide.text}
-
-
-def refuse_undone(request: GenerationRequest, can_guide: bool) -> None:
-    """What our own engine does and TensorRT-LLM does not; raises InflightError that names it."""
-    longest = max(map(len, request.bad_sequences), default=1)
-    if longest > 1:
-        raise _undone(
-            "bad_words_list", f"a word of {longest} tokens", "words of one token", ErrorKind.UNSUPPORTED
-        )
-    if request.sampling.decays_top_p and not request.sampling.is_greedy:
-        raise _undone("runtime_top_p_decay", str(request.sampling.top_p_decay), "1", ErrorKind.UNSUPPORTED)
-    if request.guide is not None and not can_guide:
-        raise InflightError(
-            ErrorKind.UNSUPPORTED, f"guided decoding ({request.guide.kind.value}) is not supported here"
-        )
-
-
-def _undone(name: str, found: str, allowed: str, kind: ErrorKind) -> InflightError:
-    return InflightError(
-        kind, f"{name} has {found}, which TensorRT-LLM does not do; allowed with it: {allowed}"
-    )
 
 
 def keeps_the_usual(retention: Retention) -> bool:

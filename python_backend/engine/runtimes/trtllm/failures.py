@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from python_backend.engine.runtimes.hosted.host import Unreadable
 from python_backend.wire.errors import ErrorKind, InflightError
 
 # A step that fails is told to every request in it as an error of its own. After these none succeeds any more.
@@ -12,10 +13,6 @@ _FATAL = re.compile(
     re.IGNORECASE,
 )
 _MEMORY = re.compile(r"out of memory", re.IGNORECASE)
-
-
-class Unreadable(Exception):
-    """What it told of one sequence is not as it was published."""
 
 
 def failure_of(error: Exception, request_error: type[Exception]) -> InflightError | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from python_backend.engine.report import LoadingProgress, ignore_progress
-from python_backend.engine.runtimes.trtllm.conversation import Conversation
+from python_backend.engine.runtimes.declaration import Capabilities
+from python_backend.engine.runtimes.hosted.checkpoint import CheckpointFacts, read_checkpoint
+from python_backend.engine.runtimes.hosted.conversation import Conversation
+from python_backend.engine.runtimes.hosted.runtime import HostedRuntime, HostFacts
+from python_backend.engine.runtimes.trtllm.host import LlmHost
 from python_backend.engine.runtimes.trtllm.package import import_package
-from python_backend.engine.runtimes.trtllm.runtime import LlmFacts, LlmRuntime
+from python_backend.engine.runtimes.trtllm.translator import LlmTranslator
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import DeviceSettings, EngineParameters, refusal
 
@@ -23,47 +25,29 @@ _log = logging.getLogger("inflight.engine")
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16"}
 _STATISTICS_TIMEOUT_S = 5.0
 _POLL_S = 0.02
+# It tells of its iterations a few times a second.
+_SILENCE_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFacts:
-    vocabulary: int
-    max_sequence_tokens: int
-    end_id: int | None
-    tokenizer_dir: str | None
-
-
-def load_llm(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> LlmRuntime:
+def load_llm(
+    parameters: EngineParameters,
+    capabilities: Capabilities,
+    progress: LoadingProgress = ignore_progress,
+) -> HostedRuntime:
     progress("loading", 0, 0)
     checkpoint = read_checkpoint(parameters)
     settings = parameters.on("cuda")
-    llmapi = import_package(parameters.gpu_device_ids)
-    llm = llmapi.LLM(**llm_arguments(parameters, settings, checkpoint, llmapi))
-    conversation = Conversation(llm, parameters.stats_check_period_ms / 1000)
+    llmapi = import_package(parameters)
+    host = LlmHost(llmapi.LLM(**llm_arguments(parameters, settings, checkpoint, llmapi)))
+    conversation = Conversation(host, parameters.stats_check_period_ms / 1000, _SILENCE_S)
     atexit.register(conversation.close)  # before the package's own, which was registered earlier
-    return LlmRuntime(conversation, llmapi, _facts(parameters, settings, checkpoint, conversation, llmapi))
-
-
-def read_checkpoint(parameters: EngineParameters) -> CheckpointFacts:
-    folder = Path(parameters.gpt_model_path)
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        config = {**config, **(config.get("text_config") or {})}
-        vocabulary, longest = int(config["vocab_size"]), int(config["max_position_embeddings"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InflightError(
-            ErrorKind.MODEL_NOT_FOUND, f"{folder / 'config.json'} does not describe a model: {error!r}"
-        ) from error
-    wanted = parameters.inflight_max_sequence_tokens or longest
-    if wanted > longest:
-        raise refusal("inflight_max_sequence_tokens", str(wanted), f"at most {longest}, the model's own")
-    tokenizer = Path(parameters.tokenizer_dir or folder)
-    ends = config.get("eos_token_id")
-    return CheckpointFacts(
-        vocabulary,
-        wanted,
-        next(iter(ends if isinstance(ends, list) else [ends]), None),
-        str(tokenizer) if (tokenizer / "tokenizer.json").is_file() else None,
+    can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
+    if _is_spread(parameters):
+        capabilities = replace(capabilities, generation_logits=False)
+    translator = LlmTranslator(llmapi, capabilities, checkpoint.vocabulary, can_guide)
+    _answer_once(conversation, llmapi)
+    return HostedRuntime(
+        conversation, translator, _facts(parameters, settings, checkpoint, conversation, host)
     )
 
 
@@ -98,7 +82,18 @@ def llm_arguments(
         arguments["guided_decoding_backend"] = "xgrammar"
     if not parameters.cuda_graph_mode:
         arguments["cuda_graph_config"] = None
-    return arguments
+    if _is_spread(parameters):
+        arguments["tensor_parallel_size"] = parameters.tensor_parallel_size
+        arguments["pipeline_parallel_size"] = parameters.pipeline_parallel_size
+        # Gathering them would keep it in this process, which can have one rank alone.
+        arguments["gather_generation_logits"] = False
+        if parameters.enable_expert_parallel:
+            arguments["moe_expert_parallel_size"] = parameters.tensor_parallel_size
+    return {**arguments, **parameters.inflight_runtime_options}
+
+
+def _is_spread(parameters: EngineParameters) -> bool:
+    return parameters.tensor_parallel_size * parameters.pipeline_parallel_size > 1
 
 
 def _policy(parameters: EngineParameters, llmapi: Any) -> Any:
@@ -113,31 +108,36 @@ def _facts(
     settings: DeviceSettings,
     checkpoint: CheckpointFacts,
     conversation: Conversation,
-    llmapi: Any,
-) -> LlmFacts:
-    """Answers one token first: it tells how many blocks it has only when it has computed something."""
-    _answer_once(conversation, llmapi)
-    deadline_s = time.monotonic() + _STATISTICS_TIMEOUT_S
-    while not conversation.iterations.total_blocks and time.monotonic() < deadline_s:
-        time.sleep(_POLL_S)
-    told = conversation.iterations
-    tokens_per_block = told.tokens_per_block or settings.tokens_per_block
-    guess = (
-        parameters.max_tokens_in_paged_kv_cache or checkpoint.max_sequence_tokens * settings.max_batch_size
-    )
-    if not told.total_blocks:
+    host: LlmHost,
+) -> HostFacts:
+    total_blocks, tokens_per_block = _blocks(conversation, host)
+    tokens_per_block = tokens_per_block or settings.tokens_per_block
+    if not total_blocks:
+        guess = (
+            parameters.max_tokens_in_paged_kv_cache
+            or checkpoint.max_sequence_tokens * settings.max_batch_size
+        )
         _log.warning("TensorRT-LLM does not tell how many blocks it has; %d tokens are taken for it", guess)
-    total_blocks = told.total_blocks or max(1, guess // tokens_per_block)
-    return LlmFacts(
+        total_blocks = max(1, guess // tokens_per_block)
+    return HostFacts(
         checkpoint.vocabulary,
         min(checkpoint.max_sequence_tokens, total_blocks * tokens_per_block),
         settings.max_batch_size,
         settings.max_step_tokens,
         total_blocks,
         tokens_per_block,
-        checkpoint.tokenizer_dir is not None and checkpoint.end_id is not None,
-        checkpoint.end_id,
+        checkpoint.end_ids[0] if checkpoint.tokenizer_dir is not None and checkpoint.end_ids else None,
     )
+
+
+def _blocks(conversation: Conversation, host: LlmHost) -> tuple[int, int]:
+    """As it says, or as it tells of its first iteration; 0 where it does neither."""
+    if capacity := host.capacity():
+        return capacity.get("maxNumBlocks", 0), capacity.get("tokensPerBlock", 0)
+    deadline_s = time.monotonic() + _STATISTICS_TIMEOUT_S
+    while not conversation.iterations.total_blocks and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    return conversation.iterations.total_blocks, conversation.iterations.tokens_per_block
 
 
 def _answer_once(conversation: Conversation, llmapi: Any) -> None:

@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-LogProbRow = list[tuple[int, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class LlmPerf:
-    """Times are of the system's steady clock, as ours are."""
-
-    first_scheduled_ns: int
-    first_token_ns: int
-    last_token_ns: int
-    new_blocks: int
-    reused_blocks: int
-
-
-@dataclass(slots=True)
-class News:
-    """What came since the last time; with `is_last` nothing more comes.
-
-    `log_probs` has a row for each token: the token's own, then the likeliest. The logits are rows of fp32.
-    """
-
-    token_ids: list[int] = field(default_factory=list)
-    log_probs: list[LogProbRow] = field(default_factory=list)
-    finish_reason: str | None = None
-    was_stop_word: bool = False
-    is_last: bool = False
-    prompt_logits: np.ndarray[Any, Any] | None = None
-    generation_logits: np.ndarray[Any, Any] | None = None
-    perf: LlmPerf | None = None
-    cached_tokens: int = 0
+from python_backend.engine.runtimes.hosted.news import HostPerf, News, log_prob_row
 
 
 class Reader:
@@ -66,22 +36,11 @@ class Reader:
         return news
 
 
-def log_prob_row(token_id: int, given: Any) -> LogProbRow:
-    """Given are log probs by token, the token's own among them, or its own alone."""
-    if not isinstance(given, dict):
-        return [(token_id, float(given))]
-    by_likelihood = sorted(
-        ((each, float(found.logprob)) for each, found in given.items()), key=lambda pair: (-pair[1], pair[0])
-    )
-    own = next((found for each, found in by_likelihood if each == token_id), float("-inf"))
-    return [(token_id, own), *by_likelihood]
-
-
-def read_perf(told: Any) -> LlmPerf | None:
+def read_perf(told: Any) -> HostPerf | None:
     """None where it tells nothing, or not as it was published: our own clocks hold then."""
     try:
         times, blocks = told.timing_metrics, told.kv_cache_metrics
-        return LlmPerf(
+        return HostPerf(
             _ns(times.first_scheduled_time),
             _ns(times.first_token_time),
             _ns(times.last_token_time),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
-import re
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
+from math import prod
 from typing import Any
+
+from python_backend.engine.host.visible_devices import visible_devices
+from python_backend.wire.parameters import EngineParameters
 
 NAME = "tensorrt_llm"
 # A folder to look for the package in first. Triton's environment has no PYTHONPATH; this is passed on.
@@ -27,42 +29,29 @@ _RANK_VARIABLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LlmPackage:
-    version: tuple[int, int]
-    version_text: str
-
-
-def find_package() -> LlmPackage | None:
-    """Without importing it, which takes many seconds; None where it is not, or does not say its version."""
+def find_package() -> str | None:
+    """Its version, without importing it, which takes many seconds; None where it is not, or does not say."""
     _look_in_the_folder()
     if find_spec(NAME) is None:
         return None
     for name in (NAME, "tensorrt-llm"):
         with suppress(importlib.metadata.PackageNotFoundError):
-            text = importlib.metadata.version(name)
-            numbers = re.match(r"(\d+)\.(\d+)", text)
-            return LlmPackage((int(numbers[1]), int(numbers[2])), text) if numbers else None
+            return importlib.metadata.version(name)
     return None
 
 
-def import_package(gpu: int) -> Any:
-    """`tensorrt_llm.llmapi`, in a process that sees one GPU alone; CUDA looks when it is first used."""
+def import_package(parameters: EngineParameters) -> Any:
+    """`tensorrt_llm.llmapi`, in a process that sees the model's GPUs alone."""
     _look_in_the_folder()
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu)
-    # Else it computes in a process of its own, which MPI starts, and which may outlive this one.
-    os.environ.setdefault("TLLM_WORKER_USE_SINGLE_PROCESS", "1")
+    if (visible := visible_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), parameters)) is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    os.environ.setdefault("TRTLLM_NO_USAGE_STATS", "1")  # it tells NVIDIA of its use otherwise
+    if prod(parameters.parallel_sizes.values()) == 1:
+        # Else it computes in a process of its own, which MPI starts, and which may outlive this one.
+        os.environ.setdefault("TLLM_WORKER_USE_SINGLE_PROCESS", "1")
     for name in [name for name in os.environ if name.startswith(_RANK_VARIABLES)]:
         del os.environ[name]
     return importlib.import_module(f"{NAME}.llmapi")
-
-
-def visible_device(visible: str | None, number: int) -> str:
-    """What names the GPU that is `number` among those visible so far; nothing, where there is none."""
-    if visible is None:
-        return str(number)
-    names = [name.strip() for name in visible.split(",")]
-    return names[number] if number < len(names) else ""
 
 
 def _look_in_the_folder() -> None:

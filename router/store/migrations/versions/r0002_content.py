@@ -91,3 +91,8 @@ def _create_lines() -> None:
         Column("answer", Text),
     )
     op.create_index("batch_lines_by_state", "batch_lines", ["batch_id", "state", "number"])
+
+
+def downgrade() -> None:
+    for table in ("batch_lines", "batches", "file_pieces", "files"):
+        op.drop_table(table)

@@ -48,3 +48,8 @@ def upgrade() -> None:
         Column("counted_by", String, nullable=False),
         sql.UniqueConstraint("conversation_id", "position"),
     )
+
+
+def downgrade() -> None:
+    for table in ("conversation_items", "conversations", "responses"):
+        op.drop_table(table)

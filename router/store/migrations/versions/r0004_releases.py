@@ -88,3 +88,16 @@ def upgrade() -> None:
         Column("took_s", Double, nullable=False),
         Column("shadow_took_s", Double, nullable=False),
     )
+
+
+def downgrade() -> None:
+    for table in (
+        "shadow_figures",
+        "control",
+        "release_events",
+        "arm_figures",
+        "rollouts",
+        "splits",
+        "releases",
+    ):
+        op.drop_table(table)

@@ -48,3 +48,10 @@ def upgrade() -> None:
         Column("model", String, primary_key=True),
         Column("paused_s", Double, nullable=False),
     )
+
+
+def downgrade() -> None:
+    for table in ("tuning_pauses", "tuning_decisions", "objective_figures", "objectives"):
+        op.drop_table(table)
+    for column in ("slot_percent", "weight"):
+        op.drop_column("limits", column)

@@ -21,6 +21,12 @@ def upgrade() -> None:
     op.create_index("conversation_items_by_size", "conversation_items", by_size)
 
 
+def downgrade() -> None:
+    for table in ("conversation_items", "responses", "conversations"):
+        op.drop_index(f"{table}_by_size", table)
+        op.drop_column(table, "size_bytes")
+
+
 def _fill() -> None:
     is_postgres = op.get_bind().dialect.name == "postgresql"
 

@@ -26,3 +26,8 @@ def upgrade() -> None:
     by_age = ["organisation_id", "user_id", "created_s", "id"]
     op.create_index("chat_completions_by_age", "chat_completions", by_age)
     op.create_index("chat_completions_by_size", "chat_completions", ["organisation_id", "size_bytes"])
+
+
+def downgrade() -> None:
+    op.drop_table("chat_completions")
+    op.drop_column("responses", "lease_s")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from python_backend.engine.runtimes.trtllm.failures import Unreadable, failure_of, is_fatal
+from python_backend.engine.runtimes.hosted.host import Unreadable
+from python_backend.engine.runtimes.trtllm.failures import failure_of, is_fatal
 from python_backend.wire.errors import ErrorKind
 from tests.fakes.conversation import RequestError
 

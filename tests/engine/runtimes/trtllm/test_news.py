@@ -7,8 +7,10 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from python_backend.engine.runtimes.trtllm.iterations import Iterations
-from python_backend.engine.runtimes.trtllm.news import Reader, log_prob_row, read_perf
+from python_backend.engine.runtimes.hosted.iterations import Iterations
+from python_backend.engine.runtimes.hosted.news import log_prob_row
+from python_backend.engine.runtimes.trtllm.news import Reader, read_perf
+from python_backend.engine.runtimes.trtllm.statistics import note
 
 
 @dataclass
@@ -58,9 +60,9 @@ def test_timing_metrics_of_another_form_are_ignored() -> None:
 
 def test_statistics_add_up_and_missing_values_stay() -> None:
     iterations = Iterations()
-    iterations.take(
-        {"iter": 3, "iterLatencyMS": 2.5, "kvCacheStats": {"maxNumBlocks": 9, "usedNumBlocks": 2}}
+    note(
+        iterations, {"iter": 3, "iterLatencyMS": 2.5, "kvCacheStats": {"maxNumBlocks": 9, "usedNumBlocks": 2}}
     )
-    iterations.take({"iter": 4, "iterLatencyMS": 1.5, "inflightBatchingStats": {"numPausedRequests": 1}})
+    note(iterations, {"iter": 4, "iterLatencyMS": 1.5, "inflightBatchingStats": {"numPausedRequests": 1}})
     assert (iterations.count, iterations.busy_ns, iterations.total_blocks) == (4, 4_000_000, 9)
     assert (iterations.used_blocks, iterations.paused) == (2, 1)

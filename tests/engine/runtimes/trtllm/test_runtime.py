@@ -19,18 +19,22 @@ from python_backend.engine.request import (
     RetentionRange,
     SamplingParams,
 )
-from python_backend.engine.runtimes.trtllm.runtime import LlmFacts, LlmRuntime
+from python_backend.engine.runtimes.declared import TENSORRT_LLM
+from python_backend.engine.runtimes.hosted.runtime import HostedRuntime, HostFacts
+from python_backend.engine.runtimes.trtllm.translator import LlmTranslator
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from tests.fakes.conversation import HandConversation, LlmApi, RequestError
 
-FACTS = LlmFacts(100, 64, 4, 32, 16, 16, can_guide=True, guide_end_id=2)
+FACTS = HostFacts(100, 64, 4, 32, 16, 16, guide_end_id=2)
 
 
 class Run:
-    def __init__(self, facts: LlmFacts = FACTS) -> None:
+    def __init__(self, facts: HostFacts = FACTS) -> None:
         self.there = HandConversation()
-        self.runtime = LlmRuntime(self.there, LlmApi, facts)
+        can_guide = facts.guide_end_id is not None
+        translator = LlmTranslator(LlmApi, TENSORRT_LLM.capabilities, 100, can_guide)
+        self.runtime = HostedRuntime(self.there, translator, facts)
         self.events: list[SequenceEvent] = []
 
     def add(self, key: int, **more: Any) -> None:
@@ -108,7 +112,7 @@ def test_a_cancelled_request_ends_once_whatever_comes_later() -> None:
 
 
 def test_a_slot_is_free_when_the_abort_is_confirmed() -> None:
-    run = Run(LlmFacts(100, 64, 1, 32, 16, 16))
+    run = Run(HostFacts(100, 64, 1, 32, 16, 16))
     run.add(1)
     run.add(2)
     run.step()
@@ -121,7 +125,7 @@ def test_a_slot_is_free_when_the_abort_is_confirmed() -> None:
 
 
 def test_queued_requests_are_served_by_tier_and_then_by_arrival() -> None:
-    run = Run(LlmFacts(100, 64, 1, 32, 16, 16))
+    run = Run(HostFacts(100, 64, 1, 32, 16, 16))
     for key, tier in enumerate((Tier.STANDARD, Tier.BATCH, Tier.STANDARD, Tier.INTERACTIVE)):
         run.add(key, tier=tier, prompt_ids=[key + 20])
     assert run.runtime.gauges().waiting == 4
@@ -257,7 +261,7 @@ def test_a_guide_needs_a_tokenizer_and_ends_with_the_models_own_token() -> None:
     run = started(guide=Guide(GuideKind.REGEX, "a+"))
     assert run.sampling()["guided_decoding"].arguments == {"regex": "a+"}
     assert (run.sampling()["end_id"], run.sampling()["ignore_eos"]) == (2, False)
-    without = Run(LlmFacts(100, 64, 4, 32, 16, 16))
+    without = Run(HostFacts(100, 64, 4, 32, 16, 16))
     with pytest.raises(InflightError, match="guided decoding"):
         without.add(1, guide=Guide(GuideKind.JSON))
 
@@ -323,7 +327,7 @@ def test_missing_logits_are_an_error() -> None:
     )
 )
 def test_every_sequence_ends_exactly_once(happenings: list[tuple[str, int]]) -> None:
-    run, keys, over = Run(LlmFacts(100, 64, 2, 32, 16, 16)), 0, set[int]()
+    run, keys, over = Run(HostFacts(100, 64, 2, 32, 16, 16)), 0, set[int]()
     for what, which in happenings:
         alive = [n for n in range(len(run.there.asked)) if n not in over]
         if what == "add":

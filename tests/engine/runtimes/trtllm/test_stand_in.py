@@ -17,10 +17,12 @@ from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.report import EngineBroken, FinishReason, SequenceEvent
 from python_backend.engine.request import GenerationRequest, SamplingParams
-from python_backend.engine.runtimes.trtllm.conversation import Conversation
+from python_backend.engine.runtimes.declared import TENSORRT_LLM
+from python_backend.engine.runtimes.hosted.conversation import Conversation
+from python_backend.engine.runtimes.hosted.runtime import HostedRuntime
+from python_backend.engine.runtimes.trtllm.host import LlmHost
 from python_backend.engine.runtimes.trtllm.load import load_llm
 from python_backend.engine.runtimes.trtllm.package import PATH_VARIABLE, import_package
-from python_backend.engine.runtimes.trtllm.runtime import LlmRuntime
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import EngineParameters
 from tests.stack.tiny_models import VOCABULARY, write_tiny_model
@@ -50,11 +52,11 @@ def parameters(checkpoint: Path, **more: Any) -> EngineParameters:
 
 
 @pytest.fixture(scope="module")
-def runtime(llmapi: Any, checkpoint: Path) -> LlmRuntime:
-    return load_llm(parameters(checkpoint))
+def runtime(llmapi: Any, checkpoint: Path) -> HostedRuntime:
+    return load_llm(parameters(checkpoint), TENSORRT_LLM.capabilities)
 
 
-def answers(runtime: LlmRuntime, *requests: GenerationRequest) -> list[list[SequenceEvent]]:
+def answers(runtime: HostedRuntime, *requests: GenerationRequest) -> list[list[SequenceEvent]]:
     for key, request in enumerate(requests):
         runtime.add(key, request, time.monotonic_ns())
     events: list[SequenceEvent] = []
@@ -67,12 +69,14 @@ def ids(events: list[SequenceEvent]) -> list[int]:
     return [token_id for event in events for token_id in event.token_ids]
 
 
-def test_the_runtime_reports_its_capacity(runtime: LlmRuntime) -> None:
+def test_the_runtime_reports_its_capacity(runtime: HostedRuntime) -> None:
     ready = runtime.describe()
     assert (ready.max_sequence_tokens, ready.total_blocks * ready.tokens_per_block) == (2048, 4096)
 
 
-def test_the_ids_are_those_of_our_engine_alone_and_in_a_batch(runtime: LlmRuntime, checkpoint: Path) -> None:
+def test_the_ids_are_those_of_our_engine_alone_and_in_a_batch(
+    runtime: HostedRuntime, checkpoint: Path
+) -> None:
     requests = [GenerationRequest(prompt, 12) for prompt in PROMPTS]
     engine = build_engine(EngineConfig(str(checkpoint), precision="fp32", max_tokens_in_kv_cache=4096))
     for key, request in enumerate(requests):
@@ -85,7 +89,7 @@ def test_the_ids_are_those_of_our_engine_alone_and_in_a_batch(runtime: LlmRuntim
     assert [ids(events) for events in answers(runtime, *requests)] == expected
 
 
-def test_log_probs_and_logits_are_those_of_our_engine(runtime: LlmRuntime) -> None:
+def test_log_probs_and_logits_are_those_of_our_engine(runtime: HostedRuntime) -> None:
     request = GenerationRequest(
         PROMPTS[1],
         4,
@@ -109,12 +113,12 @@ def test_log_probs_and_logits_are_those_of_our_engine(runtime: LlmRuntime) -> No
     assert [row[0][1] for row in event.top_log_probs[-4:]] == event.log_probs
 
 
-def test_streamed_log_probs_come_with_their_tokens(runtime: LlmRuntime) -> None:
+def test_streamed_log_probs_come_with_their_tokens(runtime: HostedRuntime) -> None:
     (events,) = answers(runtime, GenerationRequest(PROMPTS[0], 6, returns_log_probs=True))
     assert all(len(event.log_probs or ()) == len(event.token_ids) for event in events)
 
 
-def test_sampling_repeats_with_its_seed(runtime: LlmRuntime) -> None:
+def test_sampling_repeats_with_its_seed(runtime: HostedRuntime) -> None:
     chosen = SamplingParams(temperature=1.0, top_p=0.9, seed=4)
     request = GenerationRequest(PROMPTS[0], 8, sampling=chosen, num_return_sequences=2)
     (first,), (again,) = answers(runtime, request), answers(runtime, request)
@@ -123,7 +127,7 @@ def test_sampling_repeats_with_its_seed(runtime: LlmRuntime) -> None:
     assert texts == [ids([event for event in again if event.sequence_index == index]) for index in (0, 1)]
 
 
-def test_a_cancelled_request_is_aborted_in_tensorrt_llm(runtime: LlmRuntime) -> None:
+def test_a_cancelled_request_is_aborted_in_tensorrt_llm(runtime: HostedRuntime) -> None:
     runtime.add(1, GenerationRequest(PROMPTS[0], 2000), time.monotonic_ns())
     events: list[SequenceEvent] = []
     while not ids(events):
@@ -147,7 +151,7 @@ def test_a_cancelled_request_is_aborted_in_tensorrt_llm(runtime: LlmRuntime) -> 
 def test_a_fault_in_tensorrt_llm_breaks_the_engine_even_if_no_request_is_told(
     llmapi: Any, checkpoint: Path, prompt: list[int], words: str
 ) -> None:
-    broken = load_llm(parameters(checkpoint))
+    broken = load_llm(parameters(checkpoint), TENSORRT_LLM.capabilities)
     broken.add(1, GenerationRequest(prompt, 4), time.monotonic_ns())
 
     def go_on() -> None:
@@ -160,7 +164,7 @@ def test_a_fault_in_tensorrt_llm_breaks_the_engine_even_if_no_request_is_told(
     assert [event.key for event in broken.abort("engine_failed: broken")] == [1]
 
 
-def test_gauges_are_updated_during_a_single_answer(runtime: LlmRuntime) -> None:
+def test_gauges_are_updated_during_a_single_answer(runtime: HostedRuntime) -> None:
     runtime.add(1, GenerationRequest(PROMPTS[0], 2000), time.monotonic_ns())
     seen = {runtime.gauges().step_count}
     deadline_s = time.monotonic() + 5
@@ -173,7 +177,7 @@ def test_gauges_are_updated_during_a_single_answer(runtime: LlmRuntime) -> None:
     assert len(seen) == 5
 
 
-def test_bad_words_never_come_though_tensorrt_llms_sampler_does_not_know_them(runtime: LlmRuntime) -> None:
+def test_bad_words_never_come_though_tensorrt_llms_sampler_does_not_know_them(runtime: HostedRuntime) -> None:
     (bad,) = ids(answers(runtime, GenerationRequest(PROMPTS[0], 1))[0])
     (events,) = answers(runtime, GenerationRequest(PROMPTS[0], 8, bad_sequences=((bad,),)))
     assert bad not in ids(events)
@@ -181,13 +185,13 @@ def test_bad_words_never_come_though_tensorrt_llms_sampler_does_not_know_them(ru
 
 def test_closing_aborts_running_requests_and_ends_the_thread(llmapi: Any, checkpoint: Path) -> None:
     llm = llmapi.LLM(str(checkpoint))
-    conversation = Conversation(llm, 0.1)
+    conversation = Conversation(LlmHost(llm), 0.1, 60)
     sampling = llmapi.SamplingParams(max_tokens=2000, end_id=0, ignore_eos=True)
     asked = conversation.ask({"inputs": [1, 2], "sampling_params": sampling, "streaming": True})
     while not conversation.hear(1.0):
         pass
     conversation.close()
-    assert asked.result.aborted()
+    assert asked.handle.aborted()
     assert conversation._thread not in threading.enumerate()
     llm.shutdown()
 
@@ -203,21 +207,21 @@ def test_a_model_that_cannot_be_loaded_is_refused_by_name(
     llmapi: Any, checkpoint: Path, given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InflightError, match=words):
-        load_llm(parameters(checkpoint, **given))
+        load_llm(parameters(checkpoint, **given), TENSORRT_LLM.capabilities)
 
 
 def test_a_folder_without_a_model_is_refused(llmapi: Any, tmp_path: Path) -> None:
     with pytest.raises(InflightError, match=r"config\.json does not describe a model"):
-        load_llm(parameters(tmp_path))
+        load_llm(parameters(tmp_path), TENSORRT_LLM.capabilities)
 
 
 def test_tensorrt_llm_runs_in_this_process_which_is_not_an_mpi_rank(
-    llmapi: Any, monkeypatch: pytest.MonkeyPatch
+    llmapi: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TLLM_WORKER_USE_SINGLE_PROCESS", raising=False)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_MCA_btl", "self")
-    assert import_package(0) is llmapi
+    assert import_package(parameters(checkpoint)) is llmapi
     assert os.environ["TLLM_WORKER_USE_SINGLE_PROCESS"] == "1"
     assert "OMPI_COMM_WORLD_RANK" not in os.environ
     assert "OMPI_MCA_btl" in os.environ

@@ -49,7 +49,6 @@ class KvCacheConfig(Checked):
     sink_token_length: int | None = None
     free_gpu_memory_fraction: float | None = 0.9
     host_cache_size: int | None = None
-    onboard_blocks: bool = True
     cross_kv_cache_fraction: float | None = None
     secondary_offload_min_priority: int | None = None
     event_buffer_max_size: int = 0
@@ -107,6 +106,9 @@ class LlmArguments(Checked):
     stream_interval: int = 1
     disable_overlap_scheduler: bool = False
     cuda_graph_config: Any = None
+    moe_expert_parallel_size: int | None = None
+    orchestrator_type: Literal["rpc", "ray", None] = None
+    enable_lora: bool = False
     backend: str | None = None
 
     @classmethod
@@ -129,6 +131,15 @@ class GuidedDecodingParams(Checked):
     def __post_init__(self) -> None:
         if sum(bool(getattr(self, field.name)) for field in fields(self)) > 1:
             raise ValueError("Only one guide can be used for a request")
+
+
+_RANGES = (
+    ("top_p_min", 0, 1),
+    ("top_p_decay", 0, 1),
+    ("min_p", 0, 1),
+    ("min_tokens", 0, 1 << 31),
+    ("repetition_penalty", 0, float("inf")),
+)
 
 
 @dataclass(kw_only=True)
@@ -189,6 +200,10 @@ class SamplingParams(Checked):
             raise ValueError(f"require top_k >= 0, got top_k={self.top_k}")
         if self.temperature is not None and self.temperature < 0:
             raise ValueError(f"require temperature >= 0, got temperature={self.temperature}")
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"require {least} <= {name} <= {most}, got {name}={value}")
         if self.n > 1 and self.is_greedy:
             raise ValueError("Greedy decoding in the LLM API does not allow multiple returns")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -30,8 +31,6 @@ from .results import IterationResult, RequestError, RequestOutput
 PRECISIONS = {"auto": "fp32", "float32": "fp32", "bfloat16": "fp32"}
 # A step takes so long at least, as it would on a GPU: who leaves is to be faster than an answer.
 STEP_S = 0.003
-# Of a whole batch of steps it passes on what it noted.
-STATISTICS_S = 0.2
 # Prompts for tests of that alone: the first is a fault on a GPU, of which every request is told as if it were
 # its own; with the second what computes dies, and nobody is told anything.
 FATAL_PROMPT = [7, 7, 7]
@@ -68,9 +67,7 @@ class LLM:
         self._ids = itertools.count(1)
         self._results: dict[int, RequestOutput] = {}
         self._commands: SimpleQueue[Callable[[Engine], None]] = SimpleQueue()
-        self._statistics: list[dict[str, Any]] = []
-        self._passed_on_s = 0.0
-        self._iterations: IterationResult | None = None
+        self._executor = Executor(self._engine)
         self._is_shut_down = False
         threading.Thread(target=self._compute, name="stand-in", daemon=True).start()
 
@@ -85,6 +82,9 @@ class LLM:
         disaggregated_params: Any = None,
         scheduling_params: Any = None,
         cache_salt: str | None = None,
+        trace_headers: Any = None,
+        conversation_params: Any = None,
+        priority: float = 0.5,
     ) -> RequestOutput:
         if self._is_shut_down:
             raise RuntimeError("LLM is shutting down")
@@ -99,20 +99,20 @@ class LLM:
         vocabulary = self._engine.limits.vocabulary
         if params.embedding_bias is not None and params.embedding_bias.shape != (vocabulary,):
             raise RequestError(f"embedding_bias must have the shape [{vocabulary}]")
-        if self._iterations is None:
-            self._iterations = IterationResult()
-        self._iterations.mark_undone()
         result = RequestOutput(next(self._ids), inputs, params, streaming, vocabulary, self._abort)
         self._results[result.request_id] = result
         self._commands.put(lambda engine: self._add(engine, result, request))
         return result
 
+    def get_stats(self, timeout: float | None = 2) -> list[dict[str, Any]]:
+        """Nothing: in a process that computes itself nobody passes on what the executor noted."""
+        return []
+
     def get_stats_async(self, timeout: float | None = 2) -> IterationResult:
-        """One for all who ask, from the first request on; before it there is nothing to hear."""
-        if self._iterations is None:
-            return IterationResult(is_done=True)
-        self._iterations.set_timeout(timeout or 0)
-        return self._iterations
+        return IterationResult()
+
+    def get_kv_cache_capacity(self) -> dict[str, int]:
+        return self._executor.fetch_kv_cache_capacity()
 
     def shutdown(self) -> None:
         self._is_shut_down = True
@@ -144,7 +144,6 @@ class LLM:
                 self._take_commands()
                 if self._engine.has_work:
                     self._step()
-                self._pass_on()
         finally:
             self._is_shut_down = True
 
@@ -166,16 +165,34 @@ class LLM:
                 del self._results[event.key]
         time.sleep(max(0.0, began_s + STEP_S - time.monotonic()))
         if self.args.enable_iter_perf_stats:
-            self._note(time.monotonic() - began_s)
+            self._executor.note(time.monotonic() - began_s)
 
-    def _pass_on(self) -> None:
-        if self._iterations is None or time.monotonic() < self._passed_on_s + STATISTICS_S:
-            return
-        self._passed_on_s = time.monotonic()
+
+class Executor:
+    """What the real one calls the worker, where it computes in the same process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._statistics: list[dict[str, Any]] = []
+
+    def fetch_stats(self) -> list[Any]:
         told, self._statistics = self._statistics, []
-        self._iterations.tell(told)
+        return [(each, None) for each in told]
 
-    def _note(self, took_s: float) -> None:
+    @staticmethod
+    def _stats_serializer(stats: Any) -> str:
+        iteration, _ = stats
+        return json.dumps(iteration)
+
+    def fetch_kv_cache_capacity(self) -> dict[str, int]:
+        pool = self._engine.pool
+        return {
+            "maxNumBlocks": pool.total_blocks,
+            "tokensPerBlock": pool.tokens_per_block,
+            "maxNumTokens": pool.capacity_tokens,
+        }
+
+    def note(self, took_s: float) -> None:
         now = self._engine.gauges()
         del self._statistics[:-1000]  # as many as the real one keeps
         self._statistics.append(

@@ -17,15 +17,16 @@ TABLES = st.lists(TEXTS, max_size=3).map(tuple)
 
 
 @settings(deadline=None)
-@given(models=TABLES, embedders=TABLES)
+@given(models=TABLES, embedders=TABLES, ports=st.lists(st.integers(1, 65535), max_size=3).map(tuple))
 def test_written_model_facts_are_read_back(
     models: tuple[dict[str, str], ...],
     embedders: tuple[dict[str, str], ...],
+    ports: tuple[int, ...],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     state = tmp_path_factory.mktemp("state")
-    write_facts(state, Served(models, embedders))
-    assert read_facts(state) == Served(models, embedders)
+    write_facts(state, Served(models, embedders, ports))
+    assert read_facts(state) == Served(models, embedders, ports)
 
 
 def test_model_facts_are_for_the_owner_alone_and_never_half_written(tmp_path: Path) -> None:
@@ -56,6 +57,7 @@ def test_before_the_first_write_there_are_no_facts(tmp_path: Path) -> None:
         ('{"format": 2}', "is of another version of inflight"),
         ("[]", "is of another version of inflight"),
         ('{"format": 1, "models": {}}', "models is not a list of tables"),
+        ('{"format": 1, "models": [], "embedders": [], "ports": ["1"]}', "ports is not a list of numbers"),
         ('{"format": 1, "models": [], "embedders": [1]}', "embedders is not a list of tables"),
     ],
 )

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from benchmarks.stack import free_port
 from launcher.commands.deployment.model_facts import facts_path, write_facts
-from launcher.commands.deployment.router_server import RouterDeployment, RouterOptions
+from launcher.commands.deployment.router_server import RouterDeployment, RouterOptions, all_servers
 from launcher.commands.deployment.shared_state import deployment_settings
 from launcher.commands.main import app
 from launcher.console import StackConsole
@@ -111,11 +111,21 @@ def test_a_stop_while_the_router_waits_names_the_signal(tmp_path: Path, routers:
     assert router.process.wait(LIMIT_S) == 128 + signal.SIGTERM
 
 
+def test_a_router_finds_all_servers_that_were_started_with_the_one_it_is_told() -> None:
+    ports = (8001, 8011, 8021)
+    assert all_servers(["triton:8001"], ports) == ["triton:8001", "triton:8011", "triton:8021"]
+    assert all_servers(["dns:///triton:8001"], (8001, 8011)) == ["dns:///triton:8001", "dns:///triton:8011"]
+    assert all_servers(["other:9000", "file:///etc/tritons"], ports) == ["other:9000", "file:///etc/tritons"]
+    assert all_servers(["triton:8001", "triton:8011"], (8001, 8011)) == ["triton:8001", "triton:8011"]
+    assert all_servers(["triton:8001"], ()) == ["triton:8001"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--triton", "http://triton:8001"], "--triton http://triton:8001: expected HOST:PORT"),
         (["--triton", "triton"], "--triton triton: expected HOST:PORT"),
+        (["--triton", "dns:///triton"], "--triton dns:///triton: expected HOST:PORT"),
         (["--triton", "triton:70000"], "--triton triton:70000: expected HOST:PORT, a port being 1 to 65535"),
         (["--triton", "t:1", "--admin-key-file", "nowhere"], "--admin-key-file: nowhere cannot be read"),
         (["--triton", "t:1", "--port", "70000"], "stack.port is 70000"),

@@ -47,6 +47,23 @@ def test_a_public_address_needs_a_secret() -> None:
     TritonOptions("127.0.0.1", 1, 2).check()
 
 
+@pytest.mark.parametrize("servers", ["0", "17", "some", "-1", ""])
+def test_an_invalid_number_of_servers_is_refused(servers: str) -> None:
+    with pytest.raises(SettingsError, match=r"--servers is .*; allowed: 1 to 16, or all"):
+        TritonOptions("127.0.0.1", 1, 2, servers=servers).check()
+
+
+def test_there_is_one_server_for_each_gpu_with_ports_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    options = TritonOptions("127.0.0.1", 8001, 8002, servers="all")
+    options.check()
+    assert options.count == 3
+    assert [options.ports(number) for number in range(3)] == [(8001, 8002), (8011, 8012), (8021, 8022)]
+    assert TritonOptions("127.0.0.1", 0, 0).ports(1) == (0, 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert options.count == 1
+
+
 def test_a_built_engine_needs_nvidias_library(tmp_path: Path, home: Path) -> None:
     with pytest.raises(SettingsError, match="--engine-dir: an engine is run by NVIDIA's own library"):
         TritonOptions("127.0.0.1", 1, 2, engine_dir=tmp_path).check()

@@ -28,6 +28,7 @@ from router.control.releases.records import Release
 from router.control.releases.verification import find_tampering
 from router.core.manifest import Kind, Manifest, from_json
 from router.tenants.audited import AlreadyThere
+from tests.fakes.file_server import COMMIT, file_server
 from tests.launcher.commands.release.conftest import SYNTHETIC, Shell
 from tests.launcher.commands.release.materials import (
     BERT,
@@ -154,6 +155,25 @@ def test_a_gguf_file_is_prepared_for_real(inflight: Shell, tmp_path: Path, cpu_k
     assert {Path(mark.path).name for mark in manifest.files} >= {"tiny.gguf", "tokenizer.json"}
     assert manifest.needs.weights_bytes > 0
     assert manifest.needs.cache_bytes == 1 << 30
+
+
+def test_a_release_from_an_address_is_pinned_to_what_was_fetched(
+    inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with file_server(write_checkpoint(tmp_path / "tiny")) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        told = inflight("add", "tiny", "hf://org/tiny", *SYNTHETIC)
+    assert f"hf://org/tiny@{COMMIT}" in told
+    (manifest,) = (each["manifest"] for each in inflight.json("list"))
+    assert manifest["source"] == f"hf://org/tiny@{COMMIT}"
+    assert Path(manifest["checkpoint_dir"]).is_relative_to(inflight.data_dir / "models")
+    assert "is what was added" in inflight("verify", "tiny@1")
+
+
+def test_an_address_that_cannot_be_read_adds_nothing(inflight: Shell, tmp_path: Path) -> None:
+    assert "file:///nowhere is not there" in inflight.refusal("add", "tiny", "file:///nowhere")
+    assert "allowed are hf://" in inflight.refusal("add", "tiny", "ftp://host/model")
 
 
 def test_shards_are_all_part_of_the_weights(inflight: Shell, tmp_path: Path) -> None:

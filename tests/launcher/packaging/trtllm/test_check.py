@@ -145,9 +145,12 @@ def test_the_edition_knows_every_key_of_the_contract() -> None:
         ("tensorrt_llm", parameter("gpt_model_type", "paged"), "gpt_model_type is 'paged'"),
         ("tensorrt_llm", parameter("gpt_model_type", ""), "gpt_model_type is not set"),
         ("tensorrt_llm", parameter("gpt_model_path", "${engine_dir}"), "gpt_model_path is not set"),
-        ("tensorrt_llm", parameter("decoding_mode", "greedy"), "decoding_mode is 'greedy'"),
         ("tensorrt_llm", parameter("decoding_mode", "lookahead"), "lookahead_window_size is not set"),
-        ("tensorrt_llm", parameter("guided_decoding_backend", "xgrammar"), "xgrammar_tokenizer_info_path"),
+        (
+            "tensorrt_llm",
+            lambda models: models["tensorrt_llm"].parameters.pop("xgrammar_tokenizer_info_path"),
+            "xgrammar_tokenizer_info_path is absent",
+        ),
         ("tensorrt_llm", parameter("guided_decoding_backend", "llguidance"), "is 'llguidance'"),
         (
             "tensorrt_llm",
@@ -222,6 +225,8 @@ def test_a_config_that_will_fail_is_found_with_a_remedy(model: str, spoil: Spoil
         (parameter("enable_kv_cache_reuse", "yes"), "enable_kv_cache_reuse is 'yes', and counts as true"),
         (parameter("batch_scheduler_policy", "fair"), "counts as guaranteed_no_evict"),
         (parameter("gpt_model_type", "V1"), "batches statically"),
+        (parameter("decoding_mode", "greedy"), "decoding_mode is 'greedy', and counts as unset"),
+        (parameter("guided_decoding_backend", "xgrammar"), "xgrammar_tokenizer_info_path is not"),
         (setting("tensorrt_llm.model_transaction_policy.decoupled", False), "not decoupled"),
         (
             setting("tensorrt_llm.dynamic_batching.default_queue_policy.max_queue_size", 8),

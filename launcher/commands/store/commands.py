@@ -1,0 +1,70 @@
+"""`inflight backup`, `inflight restore` and `inflight downgrade`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.commands.installation import open_installation, store_as_it_is
+from launcher.commands.options import Config, DataDir
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(show_default=False, help="Is replaced if it is there.")],
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Write the whole store to FILE while routers run: tenants, keys, usage, releases, files, conversations.
+
+    FILE is of one moment, and the same for SQLite and PostgreSQL. Keys are in it as hashes; the pepper that
+    they are hashed with is not, nor are the files of releases: keep copies of `pepper` and `releases` of the
+    state directory elsewhere.
+    """
+    from router.store.backup import back_up
+
+    with open_installation(data_dir, config) as ours:
+        made = back_up(ours.store, file)
+    print(f"{file}: {made.rows:,} rows, schema {made.schema}, {file.stat().st_size:,} bytes")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(show_default=False)],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="In place of what is in the store, which is lost.")
+    ] = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Fill an empty store, SQLite or PostgreSQL, with a backup of either; all of it or nothing.
+
+    With `--replace` routers may run meanwhile: within a second they know what was restored. A backup of an
+    older version is brought up to date; that needs an empty store.
+    """
+    from router.store.backup import restore as restore_store
+    from router.tenants.keys import fingerprint
+
+    with store_as_it_is(data_dir, config) as (store, found):
+        done = restore_store(store, file, fingerprint(found.pepper), time.time(), replace=replace)
+    print(f"{done.rows:,} rows restored from {file}, of schema {done.schema}")
+
+
+def downgrade(
+    to: Annotated[str, typer.Option(metavar="SCHEMA", help="The schema that the older version knows.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Make the store one that an older version of Inflight can use, before that is started.
+
+    Nothing may run meanwhile. What only newer versions know is lost: back up first.
+    """
+    from router.store.migrate import downgrade as downgrade_schema
+
+    if not yes:
+        typer.confirm(f"What schemas after {to} added will be lost. Go on?", abort=True)
+    with store_as_it_is(data_dir, config) as (store, _):
+        was = downgrade_schema(store.engine, to)
+    print(f"the store had schema {was} and has {to}")

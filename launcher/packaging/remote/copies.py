@@ -1,0 +1,212 @@
+"""Local copies of models that lie elsewhere: each state of each address is fetched once, checked and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.packaging.models.checkpoint import CheckpointError, exclusive, served_name
+from launcher.packaging.models.fingerprint import combined, hash_files, remember_hashes
+from launcher.packaging.models.manifest import find_damage, read_source, write_manifest
+from launcher.packaging.remote.address import Address, AddressError, is_address, parse_address
+from launcher.packaging.remote.source import SourceError, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.packaging.remote.source import Listing, Source
+    from launcher.progress import Progress
+
+KNOWN_COPIES = "addresses.json"
+SPARE_DISK_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class LocalCopy:
+    """`path` is a directory or a .gguf file, called as the model is; `pinned` the address of its bytes."""
+
+    path: Path
+    pinned: str
+
+
+def local_path(model: str, data_dir: Path, progress: Progress) -> str:
+    """Where an address has been fetched to; anything else is left as it is."""
+    return str(fetch_model(model, data_dir, progress).path) if is_address(model) else model
+
+
+def fetch_model(text: str, data_dir: Path, progress: Progress) -> LocalCopy:
+    """From the place itself, or what was fetched from there before when it does not answer."""
+    try:
+        address = parse_address(text)
+        if address.scheme == "file":
+            return _on_this_machine(address, data_dir, progress)
+        return Copies(data_dir / "models", data_dir, progress).of(address, text.partition("?")[0])
+    except (AddressError, SourceError) as error:
+        raise CheckpointError(str(error)) from None
+
+
+def open_source(address: Address) -> Source:
+    if address.scheme == "hf":
+        from launcher.packaging.remote.hub import HubRepository
+
+        return HubRepository(address)
+    if address.scheme == "oci":
+        from launcher.packaging.remote.registry import Registry
+
+        return Registry(address)
+    if address.scheme in ("s3", "gs"):
+        from launcher.packaging.remote.object_store import Bucket
+
+        return Bucket(address)
+    from launcher.packaging.remote.web import WebPlace
+
+    return WebPlace(address)
+
+
+def _on_this_machine(address: Address, data_dir: Path, progress: Progress) -> LocalCopy:
+    path = Path(address.path)
+    if not path.exists():
+        raise SourceError(f"file://{path} is not there")
+    pinned = f"file://{path}"
+    if address.sha256:
+        found = _tree_sha256(path, _hashes(path, data_dir, progress))
+        if found != address.sha256:
+            raise SourceError(f"{pinned} has the sha256 {found}, not {address.sha256}")
+        pinned = f"{pinned}#sha256={found}"
+    return LocalCopy(path, pinned)
+
+
+class Copies:
+    def __init__(self, models_dir: Path, data_dir: Path, progress: Progress) -> None:
+        self._models_dir = models_dir
+        self._data_dir = data_dir
+        self._progress = progress
+
+    def of(self, address: Address, asked: str) -> LocalCopy:
+        known = self._known(asked)
+        if address.is_pinned and (found := self._sound(known, address)):
+            return found  # it cannot have changed
+        with closing(open_source(address)) as source:
+            try:
+                with self._progress.stage(f"Looking at {asked}"):
+                    listing = source.look()
+            except Unreachable as error:
+                if found := self._sound(known, address):
+                    with self._progress.stage(f"{error}; serving what was fetched before"):
+                        return found
+                raise
+            found = self._fetched(address, source, listing)
+        self._remember(asked, found.path.parent if address.is_one_file else found.path)
+        return found
+
+    def _known(self, asked: str) -> Path | None:
+        try:
+            name = json.loads((self._models_dir / KNOWN_COPIES).read_text(encoding="utf-8"))[asked]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return self._models_dir.joinpath(*Path(str(name)).parts[-2:])
+
+    def _remember(self, asked: str, directory: Path) -> None:
+        path = self._models_dir / KNOWN_COPIES
+        with exclusive(self._models_dir / f".{KNOWN_COPIES}.lock", self._progress):
+            try:
+                known = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                known = {}
+            known[asked] = directory.relative_to(self._models_dir).as_posix()
+            written = path.with_name(f".{KNOWN_COPIES}.new")
+            written.write_text(json.dumps(known, indent=1), encoding="utf-8")
+            os.replace(written, path)
+
+    def _sound(self, directory: Path | None, address: Address) -> LocalCopy | None:
+        """Whole by its names and sizes; its bytes are hashed when they are used first, or have changed."""
+        if directory is None or find_damage(directory, None, self._progress, hashing=False):
+            return None
+        path = directory / Path(address.path).name if address.is_one_file else directory
+        return LocalCopy(path, read_source(directory))
+
+    def _fetched(self, address: Address, source: Source, listing: Listing) -> LocalCopy:
+        mark = hashlib.sha256(f"{address.without_pin} {listing.state}".encode()).hexdigest()[:12]
+        target = self._models_dir / mark / served_name(address.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(target.parent / ".lock", self._progress):
+            found = self._sound(target, address)
+            if found is None:
+                self._download(address, source, listing, target)
+                found = self._sound(target, address)
+        if found is None:
+            raise SourceError(f"{target} was damaged while it was made: is the disk in order?")
+        return found
+
+    def _download(self, address: Address, source: Source, listing: Listing, target: Path) -> None:
+        work = target.parent / f".{target.name}.partial"
+        work.mkdir(exist_ok=True)
+        self._require_disk(listing, work)
+        label = f"Downloading {address.without_pin} ({len(listing.files)} files)"
+        with self._progress.stage(label, total_bytes=listing.total_bytes) as stage:
+            source.download(listing, work, stage.advance_to)
+        _keep_only(listing, work)
+        hashes = hash_files(
+            {work / file.name for file in listing.files}, self._data_dir, address.name, self._progress
+        )
+        _refuse_wrong(address, listing, work, hashes)
+        whole = _tree_sha256(work / listing.files[0].name if address.is_one_file else work, hashes)
+        if address.sha256 and whole != address.sha256:
+            shutil.rmtree(work)
+            raise SourceError(
+                f"{address.without_pin} has the sha256 {whole}, not {address.sha256}: it is removed"
+            )
+        write_manifest(work, address.pinned_to(listing.revision, whole), hashes)
+        shutil.rmtree(target, ignore_errors=True)
+        work.rename(target)
+        remember_hashes(
+            {target / path.relative_to(work): each for path, each in hashes.items()}, self._data_dir
+        )
+
+    def _require_disk(self, listing: Listing, work: Path) -> None:
+        there = sum(path.stat().st_blocks * 512 for path in work.rglob("*") if path.is_file())
+        needed, free = listing.total_bytes - there + SPARE_DISK_BYTES, shutil.disk_usage(work).free
+        if free < needed:
+            raise SourceError(
+                f"{work.parent} has {free // 10**6:,} MB free, and {needed // 10**6:,} MB are needed "
+                "(choose another place with --data-dir)"
+            )
+
+
+def _keep_only(listing: Listing, work: Path) -> None:
+    """Without what clients have left beside the files."""
+    wanted = {work / file.name for file in listing.files}
+    for path in [each for each in work.rglob("*") if each.is_file() and each not in wanted]:
+        path.unlink()
+    for folder in sorted((each for each in work.rglob("*") if each.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _refuse_wrong(address: Address, listing: Listing, work: Path, hashes: Mapping[Path, str]) -> None:
+    for file in listing.files:
+        path = work / file.name
+        if file.sha256 and hashes[path] != file.sha256:
+            path.unlink()
+            raise SourceError(
+                f"{address.without_pin}: {file.name} has the sha256 {hashes[path]}, and should have "
+                f"{file.sha256}: it is removed"
+            )
+
+
+def _hashes(path: Path, data_dir: Path, progress: Progress) -> dict[Path, str]:
+    files = {path} if path.is_file() else {each for each in path.rglob("*") if each.is_file()}
+    return hash_files(files, data_dir, path.name, progress)
+
+
+def _tree_sha256(path: Path, hashes: Mapping[Path, str]) -> str:
+    """Of one file its own hash; of a folder that over the names, sizes and hashes of all its files."""
+    if path.is_file():
+        return hashes[path]
+    return combined({each.relative_to(path).as_posix(): each for each in hashes}, dict(hashes))

@@ -1,0 +1,63 @@
+"""What vLLM tells of its iterations, read into the gauges of the contract."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from python_backend.costs.learners import StepLearner
+from python_backend.costs.step_cost import StepShape
+from python_backend.engine.runtimes.hosted.iterations import Iterations
+
+# The first iterations of an engine's life compile kernels and touch memory for the first time.
+_FIRST_STEPS = 8
+# Learning from an iteration takes longer than to note it, and from every short one would tell no more.
+_LEARN_EVERY_S = 0.01
+
+
+class VllmStatistics:
+    """Told of each iteration, by vLLM's own interface for whoever logs them.
+
+    Iterations overlap: each takes, for the gauges, the time since the one before it was over, or what the
+    core says of it where nothing ran before.
+    """
+
+    def __init__(self, iterations: Iterations, blocks_of_one: int, tokens_per_block: int) -> None:
+        self._now = iterations
+        self._blocks = blocks_of_one
+        self._tokens_per_block = tokens_per_block
+        self._learner = StepLearner()
+        self._used: dict[int, int] = {}  # blocks, by the number of the copy of the model
+        self._over_s: dict[int, float] = {}
+        self._learned_s = 0.0
+
+    def note(self, scheduler: Any, iteration: Any, copy: int) -> None:
+        now, now_s = self._now, time.monotonic()
+        if iteration is not None:
+            now.preemptions += iteration.num_preempted_reqs
+        if scheduler is None:
+            return
+        self._used[copy] = round(scheduler.kv_cache_usage * self._blocks)
+        now.used_blocks = sum(self._used.values())
+        now.paused = scheduler.num_waiting_reqs
+        now.scheduled = scheduler.num_running_reqs
+        cache = scheduler.prefix_cache_stats
+        if cache is not None:
+            now.reused_blocks += cache.hits // self._tokens_per_block
+            now.new_blocks += -(-(cache.queries - cache.hits) // self._tokens_per_block)
+        details = scheduler.iteration_details
+        if details is None or details.is_dummy:
+            return
+        over_s = self._over_s.pop(copy, None)
+        took_s = details.elapsed_ms / 1000 if over_s is None else now_s - over_s
+        if scheduler.num_running_reqs:
+            self._over_s[copy] = now_s
+        now.count += 1
+        now.busy_ns += round(took_s * 1e9)
+        now.context, now.context_tokens = details.num_ctx_requests, details.num_ctx_tokens
+        if now.count > _FIRST_STEPS and now_s - self._learned_s >= _LEARN_EVERY_S:
+            self._learned_s = now_s
+            cached = self._used[copy] * self._tokens_per_block
+            shape = StepShape(details.num_ctx_tokens, details.num_generation_requests, cached)
+            self._learner.observe(shape, took_s * 1000)
+            now.learned = self._learner.learned

@@ -1,0 +1,116 @@
+"""What the router does now, as JSON and as a stream, and how the last requests went."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.tenant import Scope
+from router.http.sse import HEADERS, one_line
+from router.request.decoding import decode_query
+from router.request.errors import respond_json
+from router.request.routes import Route
+from router.telemetry.recent_requests import Wanted, summary, waterfall
+from router.tenants.rbac import Action, Actor, allows
+
+if TYPE_CHECKING:
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.request.permit import Permits
+    from router.telemetry.overview.overview import Overview
+    from router.telemetry.recent_requests import EndedRequest, RecentRequests
+
+# A stream ends then, and whoever may still look asks again: a key that was revoked is told nothing more.
+STREAM_S = 60.0
+_RETRY = b"retry: 200\n\n"
+_EVENTS = "text/event-stream"
+
+
+class RequestsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    tenant: Annotated[str, Meta(max_length=64)] | None = None
+    model: Annotated[str, Meta(max_length=64)] | None = None
+    status: Annotated[int, Meta(ge=100, le=599)] | None = None
+    failed: bool = False
+    slower_than_ms: Annotated[float, Meta(ge=0, le=3_600_000)] = 0.0
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class NowDoor:
+    def __init__(self, overview: Overview, recent: RecentRequests, permits: Permits) -> None:
+        self._overview = overview
+        self._recent = recent
+        self._permits = permits
+
+    async def show(self, exchange: Exchange, record: Record) -> None:
+        _require(record, Action.NOW_READ, None)
+        respond_json(exchange, record, self._overview.now())
+
+    async def stream(self, exchange: Exchange, record: Record) -> None:
+        _require(record, Action.NOW_READ, None)
+        overview, left = self._overview, asyncio.Event()
+        exchange.on_disconnect(left.set)
+        exchange.start(200, [*HEADERS, ("x-request-id", record.request_id)])
+        ends_s = time.monotonic() + STREAM_S
+        overview.watch()
+        try:
+            await exchange.send(_RETRY)
+            while not (left.is_set() or self._permits.draining or time.monotonic() >= ends_s):
+                await exchange.send(b"data: %b\n\n" % one_line(await overview.next()))
+        finally:
+            overview.unwatch()
+        exchange.end()
+
+    async def list_requests(self, exchange: Exchange, record: Record) -> None:
+        query = decode_query(exchange.request.query, RequestsQuery)
+        tenant = query.tenant if record.caller.user.platform_admin else query.tenant or record.tenant
+        _require(record, Action.REQUEST_READ, tenant)
+        wanted = Wanted(tenant, query.model, query.status, query.failed, query.slower_than_ms / 1e3)
+        found = [summary(each) for each in self._recent.newest(wanted, query.limit)]
+        respond_json(exchange, record, {"object": "list", "data": found})
+
+    async def show_request(self, exchange: Exchange, record: Record) -> None:
+        ended = self._find(record)
+        _require(record, Action.REQUEST_READ, ended.record.tenant)
+        respond_json(exchange, record, waterfall(ended))
+
+    async def show_own(self, exchange: Exchange, record: Record) -> None:
+        """Of the same user, through whichever key."""
+        ended = self._find(record)
+        if ended.record.caller.user.id != record.caller.user.id:
+            raise _not_found()
+        respond_json(exchange, record, waterfall(ended))
+
+    def _find(self, record: Record) -> EndedRequest:
+        found = self._recent.find(record.values["request"])
+        if found is None:
+            raise _not_found()
+        return found
+
+
+def _not_found() -> InflightError:
+    message = "there is no such request among the last ones that this router answered"
+    return InflightError(ErrorKind.NOT_FOUND, message)
+
+
+def _require(record: Record, action: Action, tenant: str | None) -> None:
+    if not allows(Actor.calling(record.caller, ""), action, tenant):
+        raise InflightError(ErrorKind.FORBIDDEN, f"this key may not do this: {action.label}")
+
+
+def routes(overview: Overview, recent: RecentRequests, permits: Permits) -> list[Route]:
+    door, read = NowDoor(overview, recent, permits), Scope.ADMIN_READ
+    return [
+        Route("GET", "/admin/now", door.show, "What the router does now, and did in the last minutes",
+              scope=read),
+        Route("GET", "/admin/now/stream", door.stream, "The same once a second", answer=_EVENTS, scope=read),
+        Route("GET", "/admin/requests", door.list_requests, "The last requests, the newest first",
+              scope=read, query=RequestsQuery),
+        Route("GET", "/admin/requests/{request}", door.show_request, "How a request went, stage by stage",
+              scope=read),
+        Route("GET", "/v1/requests/{request}", door.show_own, "How your own request went, stage by stage"),
+    ]  # fmt: skip

@@ -1,0 +1,67 @@
+// What 95 of 100 requests are to keep, beside what they kept.
+import { call, get, may, path } from "../api.js";
+import { percent, time, whole } from "../format.js";
+import { html } from "../html.js";
+import { Badge, Button, Card, Dialog, Field, Problem, Table, useLoaded, Waiting } from "../parts.js";
+import { useState } from "../vendor/hooks.js";
+
+/** @typedef {import("../types").ObjectivesOfModel} ObjectivesOfModel */
+/** @typedef {import("../types").Standing} Standing */
+
+const METRICS = /** @type {Record<string, string>} */ ({ first_token: "First token", inter_token: "Between tokens", end_to_end: "End to end" });
+
+export const Objectives = () => {
+  const { value, problem, again } = useLoaded(async () => (await get("/admin/objectives")).data, [], 5000);
+  const [setting, setSetting] = useState(/** @type {{ model: ObjectivesOfModel, tier: string } | null} */ (null));
+  if (!value) return html`<${Waiting} problem=${problem} />`;
+  /** @type {ObjectivesOfModel[]} */
+  const models = value;
+  return html`<div class="title"><h1>Objectives</h1><p class="muted">what 95 of 100 requests are to keep, and kept in the last 5 minutes over all routers</p></div>
+    <${Problem} problem=${problem} />
+    ${models.map((model) => html`<${Card} key=${model.model} title=${model.model} aside=${html`<span class="muted">${model.kind ?? ""}</span>`}>
+      <${Table} label=${`Objectives of ${model.model}`} rows=${rowsOf(model)} columns=${columns((tier) => setSetting({ model, tier }))} /><//>`)}
+    <${Card} title="What follows from them">
+      <p>A request whose first token would be too late is refused at once. Steps and batches are as large as the tightest objective between tokens allows. Queue delays are tuned by measurement: see <a href="#/now">Now</a> for what was decided and why.</p>
+      <p class="muted">To try a policy or an objective on a trace before it serves anybody: <code>inflight simulate --trace FILE --slo standard=ttft:500ms --policy objectives,first-come</code></p><//>
+    ${setting ? html`<${SetObjective} ...${setting} close=${() => setSetting(null)} done=${again} />` : null}`;
+};
+
+/** @typedef {Standing & { tier: string, metric: string, first: boolean, asked: boolean }} Row */
+
+/** @param {ObjectivesOfModel} model @returns {Row[]} */
+const rowsOf = (model) => Object.entries(model.tiers).flatMap(([tier, metrics]) => {
+  const asked = Object.values(metrics).some((each) => each.objective_s != null);
+  return Object.entries(metrics).map(([metric, standing], at) => ({ ...standing, tier, metric, first: at === 0, asked }));
+});
+
+/** @param {(tier: string) => void} set @returns {import("../parts.js").Column<Row>[]} */
+const columns = (set) => [
+  { title: "Tier", cell: (row) => (row.first ? html`<b>${row.tier}</b>` : "") },
+  { title: "Measure", cell: (row) => METRICS[row.metric] ?? row.metric },
+  { title: "Objective", number: true, cell: (row) => time(row.objective_s) },
+  { title: "p50", number: true, cell: (row) => time(row.p50_s) },
+  { title: "p95", number: true, cell: (row) => time(row.p95_s) },
+  { title: "Kept by", number: true, cell: (row) => percent(row.attained) },
+  { title: "Samples", number: true, cell: (row) => whole(row.samples) },
+  { title: "", cell: (row) => html`<${Badge} tone=${row.verdict === "kept" ? "good" : row.verdict === "missed" ? "bad" : ""}>${row.verdict}<//>` },
+  { title: "", cell: (row) => (row.first && may("objective.write") ? html`<button type="button" aria-label=${`Set the objective of ${row.tier}`} onClick=${() => set(row.tier)}>${row.asked ? "Change…" : "Set…"}</button>` : null) },
+];
+
+/** @param {{ model: ObjectivesOfModel, tier: string, close: () => void, done: () => Promise<void> }} props */
+const SetObjective = ({ model, tier, close, done }) => {
+  const known = model.tiers[tier] ?? {};
+  const [given, setGiven] = useState(() => Object.fromEntries(Object.entries(known).map(([metric, each]) => [metric, each.objective_s == null ? "" : String(each.objective_s * 1e3)])));
+  const where = path`/admin/objectives/${model.model}/${tier}`;
+  const save = async () => {
+    const wanted = Object.entries(given).filter(([, ms]) => ms.trim()).map(([metric, ms]) => [`${metric}_s`, Number(ms) / 1e3]);
+    await (wanted.length ? call("PUT", where, Object.fromEntries(wanted)) : call("DELETE", where));
+    await done();
+    close();
+  };
+  return html`<${Dialog} title=${`${model.model}, ${tier}`} close=${close}>
+    <div class="fields">${Object.entries(known).map(([metric, each]) => html`<${Field} key=${metric} label=${`${METRICS[metric]}, ms`} hint=${each.p95_s == null ? "nothing measured" : `p95 is ${time(each.p95_s)} now`}>
+      <input inputmode="decimal" placeholder="none" value=${given[metric]} onInput=${(/** @type {any} */ event) => setGiven({ ...given, [metric]: event.target.value })} /><//>`)}</div>
+    <p class="muted">Routers apply it within a second. Set below what a single request takes, nearly everything is refused.</p>
+    <div class="row end"><button type="button" onClick=${close}>Cancel</button><${Button} tone="primary" act=${save}>Save<//></div>
+  <//>`;
+};

@@ -1,0 +1,56 @@
+"""The way to Redis: one client a router, with limits on how long anything takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from router.settings import SettingsError
+
+TIMEOUT_S = 1.0
+_ALLOWED = "redis://:PASSWORD@HOST:PORT/NUMBER, rediss:// for TLS, or unix://PATH"
+
+
+class RedisAway(Exception):
+    """Redis is unreachable: the message says why."""
+
+
+class RedisLink:
+    """`prefix` of all keys separates deployments that use the same Redis."""
+
+    def __init__(self, url: str, deployment: str) -> None:
+        try:
+            from redis import asyncio as redis
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+            from redis.exceptions import RedisError, ResponseError
+        except ModuleNotFoundError as error:
+            raise SettingsError("redis_url needs the package redis: pip install 'inflight[redis]'") from error
+        self.away = (RedisError, OSError, asyncio.TimeoutError)
+        self.refusal: type[Exception] = ResponseError  # by the server, of one command
+        self.prefix = f"inflight:{deployment}:"
+        try:
+            made: Any = redis.Redis.from_url(
+                url,
+                socket_timeout=TIMEOUT_S,
+                socket_connect_timeout=TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),  # the caller decides when to retry
+            )
+            made.connection_pool.make_connection()  # which refuses unknown options
+        except (ValueError, TypeError, RedisError) as error:
+            # Without the text of the URL: a password may be in it.
+            raise SettingsError(f"redis_url: expected {_ALLOWED}") from error
+        self.redis = made
+
+    async def ask(self, asked: Awaitable[Any]) -> Any:
+        """Raises RedisAway where there is no answer in time."""
+        try:
+            return await asyncio.wait_for(asked, 2 * TIMEOUT_S)
+        except self.refusal:
+            raise
+        except self.away as error:
+            raise RedisAway(str(error) or type(error).__name__) from error
+
+    async def close(self) -> None:
+        await self.redis.aclose()

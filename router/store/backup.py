@@ -1,0 +1,221 @@
+"""A store as one file, and back: the same file for SQLite and PostgreSQL, readable by later versions.
+
+Gzipped lines of JSON: a head, then for each table its name and columns, and its rows as lists. All of it is
+of one moment, whatever is written meanwhile. What routers that run hold at this moment is not in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import sqlalchemy as sql
+from sqlalchemy import Connection, Table
+
+from router.store import content_tables, migrate
+from router.store.database import CHANGES, FINGERPRINT, PepperError, Store, read_counters
+from router.store.schema import METADATA, control, counters, facts, leases, organisations, prices
+
+FORMAT = 1
+_ROWS_AT_ONCE = 200
+_BYTES = "base64"
+# Of routers that run: theirs stay, and those of the backup's moment are over.
+_MOMENTARY = frozenset({leases.name, control.name, "alembic_version"})
+assert content_tables.files.name in METADATA.tables  # its tables are part of the metadata once it is imported
+
+
+class BackupError(Exception):
+    """It cannot be made or restored; the message says why, and what can be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    schema: str
+    rows: int
+
+
+def back_up(store: Store, file: Path) -> Summary:
+    """Readable by its owner alone; it is there whole or not at all."""
+    partial = file.with_name(f".{file.name}.partial")
+    rows = 0
+    try:
+        with store.read() as connection, _writing(partial) as lines:
+            schema, newest = migrate.pending(connection)
+            if schema != newest:
+                raise BackupError(f"the store has schema {schema}, not {newest}: start a router once")
+            pepper = connection.scalar(sql.select(facts.c.value).where(facts.c.name == FINGERPRINT))
+            _write(lines, {"format": FORMAT, "schema": schema, "pepper": pepper})
+            for table in METADATA.sorted_tables:
+                if table.name in _MOMENTARY:
+                    continue
+                _write(lines, {"table": table.name, "columns": [column.name for column in table.columns]})
+                for row in _rows(connection, table):
+                    _write(lines, [_encoded(value) for value in row])
+                    rows += 1
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Summary(newest, rows)
+
+
+def restore(
+    store: Store, file: Path, pepper_fingerprint: str, now_s: float, *, replace: bool = False
+) -> Summary:
+    """Into an empty store, or with `replace` in place of what is there; all of it or nothing.
+
+    Routers that run meanwhile go on, and have read everything anew within a second.
+    """
+    with _reading(file) as lines:
+        head = _head(lines, file)
+        if head["pepper"] not in (None, pepper_fingerprint):
+            raise PepperError(
+                "the keys in this backup were made with another pepper: put the pepper file of that time here"
+            )
+        schema = str(head["schema"])
+        if schema not in migrate.revisions():
+            newest = migrate.revisions()[-1]
+            raise BackupError(
+                f"a newer version wrote it: it has schema {schema}, and this one knows {newest}"
+            )
+        if _is_empty(store):
+            migrate.upgrade(store.engine, schema)
+        elif not replace:
+            raise BackupError("the store is not empty: --replace puts the backup in place of what is there")
+        with store.begin() as connection:
+            present, _ = migrate.pending(connection)
+            if present != schema:
+                raise BackupError(
+                    f"the backup has schema {schema} and the store {present}: restore it into an empty "
+                    "store, which is then brought up to date"
+                )
+            readers = _Readers(connection)
+            summary = _fill(connection, lines, schema)
+            readers.tell(connection, now_s)
+        migrate.upgrade(store.engine)
+    return summary
+
+
+def _fill(connection: Connection, lines: Iterator[Any], schema: str) -> Summary:
+    """The tables as they are in this schema, which need not be the newest."""
+    found = sql.MetaData()
+    found.reflect(connection)
+    own = [each for each in found.sorted_tables if each.name not in _MOMENTARY]
+    for table in reversed(own):
+        connection.execute(sql.delete(table))
+    rows = 0
+    for head, some in _batches(lines):
+        columns = head["columns"]
+        values = [dict(zip(columns, map(_decoded, row), strict=True)) for row in some]
+        connection.execute(sql.insert(found.tables[head["table"]]), values)
+        rows += len(values)
+    _continue_numbers(connection, own)
+    return Summary(schema, rows)
+
+
+def _batches(lines: Iterator[Any]) -> Iterator[tuple[dict[str, Any], list[list[Any]]]]:
+    """Rows of one table at a time, with the line that names it."""
+    head: dict[str, Any] = {}
+    rows: list[list[Any]] = []
+    for line in lines:
+        if isinstance(line, list):
+            rows.append(line)
+        if rows and (isinstance(line, dict) or len(rows) >= _ROWS_AT_ONCE):
+            yield head, rows
+            rows = []
+        if isinstance(line, dict):
+            head = line
+    if rows:
+        yield head, rows
+
+
+def _continue_numbers(connection: Connection, tables: Sequence[Table]) -> None:
+    """PostgreSQL counts rows beside the table; SQLite looks into it."""
+    if connection.dialect.name != "postgresql":
+        return
+    for table in tables:
+        for column in table.primary_key:
+            sequence = connection.scalar(sql.select(sql.func.pg_get_serial_sequence(table.name, column.name)))
+            highest = connection.scalar(sql.select(sql.func.max(column))) if sequence else None
+            if highest is not None:
+                connection.execute(sql.select(sql.func.setval(sequence, highest)))
+
+
+class _Readers:
+    """Routers that run meanwhile read only what is newer than what they know: after this, everything."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._counters = read_counters(connection)
+        self._organisations = connection.execute(sql.select(organisations)).mappings().all()
+
+    def tell(self, connection: Connection, now_s: float) -> None:
+        restored = read_counters(connection)
+        for name in self._counters.keys() | restored.keys():
+            value = 1 + max(self._counters.get(name, 0), restored.get(name, 0))
+            connection.execute(sql.delete(counters).where(counters.c.name == name))
+            connection.execute(sql.insert(counters).values(name=name, value=value))
+        change = read_counters(connection).get(CHANGES, 0)
+        known = set(connection.scalars(sql.select(organisations.c.id)))
+        for row in self._organisations:
+            if row["id"] not in known:  # made since the backup: its keys are to be forgotten
+                gone = {**row, "name": None, "deleted_s": now_s}
+                connection.execute(sql.insert(organisations).values(gone))
+        for table in (organisations, prices):
+            connection.execute(sql.update(table).values(version=change))
+
+
+def _rows(connection: Connection, table: Table) -> Iterator[Sequence[Any]]:
+    yield from connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(sql.select(table))
+
+
+def _is_empty(store: Store) -> bool:
+    with store.read() as connection:
+        return not sql.inspect(connection).has_table(organisations.name)
+
+
+def _head(lines: Iterator[Any], file: Path) -> dict[str, Any]:
+    head = next(lines, None)
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise BackupError(f"{file} is not a backup that this version can read")
+    return head
+
+
+def _encoded(value: Any) -> Any:
+    return {_BYTES: base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _decoded(value: Any) -> Any:
+    return base64.b64decode(value[_BYTES]) if isinstance(value, dict) else value
+
+
+def _write(lines: IO[str], value: Any) -> None:
+    lines.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[IO[str]]:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as raw:
+        with gzip.open(raw, "wt", encoding="utf-8") as lines:
+            yield lines
+        raw.flush()
+        os.fsync(raw.fileno())
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[Iterator[Any]]:
+    def parsed(lines: IO[str]) -> Iterator[Any]:
+        try:
+            for line in lines:
+                yield json.loads(line)
+        except (OSError, EOFError, ValueError) as error:
+            raise BackupError(f"{file} is damaged or not a backup: {error}") from error
+
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        yield parsed(lines)

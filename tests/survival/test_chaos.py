@@ -1,0 +1,29 @@
+"""A short run of `inflight chaos`: whatever is killed, frozen or cut off, nothing is lost or left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.commands.chaos.arena import Order
+from launcher.commands.chaos.campaign import Load
+from launcher.commands.chaos.command import SYNTHETIC, run_chaos
+from loadtest.chaos.plan import chosen
+
+# Those whose end does not depend on how busy the machine is; a run by hand has all of them.
+FAULTS = ("kill-engine", "freeze-engine", "drop-triton", "drop-clients", "full-disk", "kill-router")
+SEED = 22
+PATIENCE_S = 150.0  # for a machine that has other things to do: no speed is asserted here
+
+
+@pytest.mark.timeout(600)
+def test_after_every_fault_of_a_seeded_run_the_sheet_is_clean(data_dir: Path, full: bool) -> None:
+    load = Load(per_s=3.0, tokens=40, seconds=3.0, recovery_limit_s=PATIENCE_S)
+    order = Order(None, data_dir, SYNTHETIC, frozenset())
+    most = 5 * len(FAULTS) if full else len(FAULTS)
+    results, skipped = run_chaos(chosen(FAULTS), SEED, 3600, order, load, most)
+    assert not skipped
+    assert [each.violations for each in results] == [[]] * most
+    assert sorted({each.episode.name for each in results}) == sorted(FAULTS)
+    assert all(each.outcomes["whole"] for each in results)
