@@ -224,7 +224,7 @@ class Assembly:
         self._metrics.expose(metrics)
         self._closing.callback(gates.close)
         self._overview = Overview(
-            Snapshots(self._metrics, self._published, gates, self._fleet, metrics.busy_of)
+            Snapshots(self._metrics, self._published, gates, self._fleet, metrics.busy_of, wanted.of_release)
         )
         self._run(gates.run(), metrics.run(), wanted.run(), self._overview.run())
         return gates

@@ -47,6 +47,10 @@ class WantedReplicas:
         scaling = self._scaling.setdefault((gate.model, gate.release), ReplicaScaling(self._settings))
         return scaling.wanted(load, gate.clock())
 
+    def of_release(self, release: tuple[str, str]) -> int | None:
+        """None before the first second, and for one that nobody asked for."""
+        return self._wanted.get(release)
+
     def by_model(self) -> dict[str, int]:
         most: dict[str, int] = {}
         for (model, _), wanted in self._wanted.items():
