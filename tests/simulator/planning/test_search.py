@@ -23,7 +23,7 @@ from simulator.planning.wish import Survives, Traffic, Wish
 TRACE = synthetic_trace(0, 60.0, Shape(requests_per_s=5.0, output_median_tokens=30.0, longest_tokens=200))
 OBJECTIVES = {Tier.STANDARD: Objective("m", Tier.STANDARD, 2.0, 0.2)}
 SLOW = Profile("old", "tiny", "bf16", 1, 30.0, 0.3, 1.0, 0.1, 100_000, 1.0, 64, 2048, 0.05, "measured here")
-FAST = replace(SLOW, gpu="new", base_ms=10.0, prefill_token_ms=0.1, decode_sequence_ms=0.6)
+FAST = replace(SLOW, gpu="new", base_ms=10.0, prefill_token_ms=0.1, decode_sequence_ms=0.3)
 WISH = Wish("tiny", Traffic(TRACE, 40.0), OBJECTIVES, {"old": 1.0, "new": 2.0}, survives=Survives.NOTHING)
 
 
