@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from simulator.fleet.compiling import compiled
 from simulator.fleet.state import (
     ARRIVAL,
     ASKED,
@@ -19,7 +20,7 @@ from simulator.fleet.state import (
     RETRIES,
     WAITING,
 )
-from simulator.fleet.steps import add, compiled, count_tier, expected, finish
+from simulator.fleet.steps import add, count_tier, expected, finish
 from simulator.fleet.turns import charge, join, leave, next_lane, pop_retry, push_retry, tenants_of
 
 NOBODY = -1

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from simulator.fleet.compiling import compiled
 from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, DRAINING, ENDS_PER_S, FIRST_BIN_S
 
 # As in python_backend/engine/scheduling/budget.py; the tests hold both against each other.
 SHARE, LEAST_SHARE, FEWEST_TOKENS, LEAST_STEP_TOKENS = 0.9, 0.25, 16, 64
 LEAST_BATCH_SHARE, LEAST_TIMES_BASE = 8, 4
 _LOG_FACTOR = math.log(BIN_FACTOR)
-
-# Nothing is allocated in here: counting references to the arrays would take most of the time.
-compiled = njit(cache=True, nogil=True, _nrt=False, error_model="numpy")  # type: ignore[call-overload]
 
 
 @compiled

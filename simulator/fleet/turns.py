@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from simulator.fleet.compiling import compiled
 from simulator.fleet.state import FREE, RETRIES, TIERS, WAITING
-from simulator.fleet.steps import compiled
 
 
 @compiled
