@@ -24,6 +24,7 @@ from simulator.fleet.state import (
     ENDS_PER_S,
     LATE,
     OPEN,
+    RETRIES,
     STARTING,
     WAITING,
     Array,
@@ -148,11 +149,13 @@ class _Play:
             rows = failures.begin(self._cell, about, plan.hosts, at_s, period)
             if about.kind is Kind.ZONE:
                 self._played.lost += running + int(self._cell.queue.counts[WAITING])
+                self._turn_away()
             if about.lasting_s < inf:
                 self._at(at_s + about.lasting_s, "is back", (about, rows))
         elif what == "is back":
             assert isinstance(about, tuple)
             failures.end(self._cell, about[0])
+            self._shape = compiled_shape(self._plan)
             failures.revive(self._cell, about[1])
             self._open_or_close(at_s)
         else:
@@ -160,6 +163,12 @@ class _Play:
             replica = self._cell.engines.replicas[about]
             if replica.phase == STARTING:
                 replica.phase = OPEN
+
+    def _turn_away(self) -> None:
+        """Clients of a lost zone try again elsewhere, which is in the rates of the others."""
+        self._shape = self._shape._replace(retries=0)
+        self._cell.queue.counts[RETRIES] = 0
+        self._cell.queue.entries["at_s"] = -inf  # who waits is refused at the next look
 
     def _observed(self, period: int) -> Observed:
         cell, unit = self._cell, self._plan.unit
