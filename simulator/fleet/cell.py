@@ -74,7 +74,6 @@ class CellPlayed:
     replicas: list[int] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
     busy_s: float = 0.0
-    lost: int = 0
 
 
 def compiled_shape(plan: CellPlan) -> Shape:
@@ -145,10 +144,8 @@ class _Play:
         if what == "fails":
             assert isinstance(about, Failure)
             plan = self._plan
-            running = int(self._cell.engines.replicas["taken"].sum())
             rows = failures.begin(self._cell, about, plan.hosts, at_s, period)
             if about.kind is Kind.ZONE:
-                self._played.lost += running + int(self._cell.queue.counts[WAITING])
                 self._turn_away()
             if about.lasting_s < inf:
                 self._at(at_s + about.lasting_s, "is back", (about, rows))

@@ -45,7 +45,6 @@ class FleetPlan:
     failures: tuple[Failure, ...] = ()
     seed: int = 0
     unit: float = 1.0
-    scaler: type[Scaler] | None = None
     most: int | None = None
     cell_replicas: int = CELL_REPLICAS
 
