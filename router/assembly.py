@@ -33,6 +33,8 @@ from router.control.releases.replay import Replays
 from router.control.releases.shadow import Shadows
 from router.control.releases.shadow_figures import ShadowRecorder
 from router.control.releases.steps import Tools
+from router.control.scaling.replicas import ScalingSettings
+from router.control.scaling.wanted import WantedReplicas
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.tuner import Tuner, TuningSettings
 from router.grpc.target import ClientTls
@@ -217,13 +219,14 @@ class Assembly:
             is_served=self._registry.serves,
             share_of=self._peer_loads.share_of,
         )
-        metrics = AdmissionMetrics(gates, self._fleet)
+        wanted = WantedReplicas(gates, ScalingSettings(start_s=settings.replica_start_s))
+        metrics = AdmissionMetrics(gates, self._fleet, wanted)
         self._metrics.expose(metrics)
         self._closing.callback(gates.close)
         self._overview = Overview(
-            Snapshots(self._metrics, self._published, gates, self._fleet, metrics.busy_of)
+            Snapshots(self._metrics, self._published, gates, self._fleet, metrics.busy_of, wanted.of_release)
         )
-        self._run(gates.run(), metrics.run(), self._overview.run())
+        self._run(gates.run(), metrics.run(), wanted.run(), self._overview.run())
         return gates
 
     async def _share_with_peers(self, gates: Gates) -> None:

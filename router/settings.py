@@ -121,6 +121,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     # 0 is as many as its engines have, -1 no limit at all.
     admission: Literal["objectives", "first_come"] = "objectives"
     admission_places: Annotated[int, Meta(ge=-1, le=1 << 20)] = 0
+    replica_start_s: Annotated[float, Meta(ge=1.0, le=7200.0)] = 120.0
     # One line for people, or one JSON object, for each thing that is said.
     log_format: Literal["text", "json"] = "text"
     # Where spans are sent, http://HOST:4318; nowhere unless given. What is shown there, as NAME=VALUE with

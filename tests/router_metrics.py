@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from router.control.scaling.wanted import WantedReplicas
 from router.routing.models import Published
 from router.routing.replicas import Fleet
 from router.telemetry.admission import AdmissionMetrics
@@ -47,7 +48,7 @@ def router_metrics() -> Metrics:
     metrics.expose(
         TenancyMetrics(nothing),  # type: ignore[arg-type]  # that is all it looks at
         FleetMetrics(Fleet([])),
-        AdmissionMetrics(nothing, Fleet([])),  # type: ignore[arg-type]  # that is all it looks at
+        AdmissionMetrics(nothing, Fleet([]), WantedReplicas(nothing)),  # type: ignore[arg-type]
         ObjectiveMetrics(metrics.objectives, published),
         ReleaseMetrics(published),
         BatchMetrics(nothing),  # type: ignore[arg-type]  # that is all it looks at

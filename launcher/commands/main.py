@@ -26,6 +26,7 @@ from launcher.commands import (
     tune,
 )
 from launcher.commands.options import DEFAULTS, Config, DrainTimeout, GrpcPort, Host, Port
+from launcher.commands.plan.command import plan
 from launcher.commands.simulate.command import simulate
 
 app = typer.Typer(
@@ -142,6 +143,7 @@ def perplexity(
 app.command()(chat)
 app.command()(ask)
 app.command()(simulate)
+app.command()(plan)
 administration.add_to(app)
 release.add_to(app)
 slo.add_to(app)

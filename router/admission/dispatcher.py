@@ -24,7 +24,7 @@ from router.admission.forecast import Forecaster
 from router.admission.judge import SOON_S, DispatchSettings, Judge
 from router.admission.queue import FairQueue
 from router.admission.running import Running
-from router.admission.signals import Load, Scaling, Signals
+from router.admission.signals import Load, Signals
 
 if TYPE_CHECKING:
     from router.admission.allocation import Tenant
@@ -50,7 +50,6 @@ class Dispatcher:
         self._running = Running(self._allocation, self._queue, lengths)
         self._forecaster = Forecaster()
         self._judge = Judge(lengths, self._running, self._forecaster, settings)
-        self._scaling = Scaling()
         self._deadlines: list[tuple[float, int, QueueEntry]] = []
         self._number = 0
         self._held: QueueEntry | None = None
@@ -153,12 +152,12 @@ class Dispatcher:
         self._running.look(now_s, is_busy=self._queue.waiting > 0)
         drain_s = self._running.drain_s()
         risk = {tier: judge.risk[tier].value(now_s) for tier in Tier}
-        wanted = max(allocation.capacity.replicas, 1)
+        load = None
         if drain_s is not None and patience_s:
-            best = min(patience_s)
+            best, capacity = min(patience_s), allocation.capacity
             offered = judge.offered.value(now_s) / 1000 / judge.offered.window_s
-            load = Load(allocation.capacity.replicas, drain_s, risk[best], patience_s[best], offered)
-            wanted = self._scaling.wanted(load, now_s)
+            offered *= capacity.slots / max(capacity.slots_here, 1)
+            load = Load(capacity.replicas, drain_s, risk[best], patience_s[best], offered)
         return Signals(
             drain_s=drain_s,
             risk=risk,
@@ -166,7 +165,7 @@ class Dispatcher:
             running=len(self._running.entries),
             kv_reserved_tokens=allocation.kv_tokens,
             kv_budget_tokens=allocation.kv_budget,
-            wanted_replicas=wanted,
+            load=load,
             noisy=judge.neighbours.noisy(now_s),
         )
 

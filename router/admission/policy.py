@@ -120,7 +120,6 @@ class FirstCome:
             waiting=waiting,
             running=len(self._running),
             kv_budget_tokens=self._capacity.kv_tokens,
-            wanted_replicas=max(1, self._capacity.replicas),
         )
 
     def check(self) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from router.admission.demand import QueueEntry, Reason
     from router.admission.gate import Gate
     from router.admission.gates import Gates
+    from router.control.scaling.wanted import WantedReplicas
     from router.routing.replicas import Fleet, Replica
 
 log = logging.getLogger(__name__)
@@ -88,9 +89,10 @@ class AdmissionCounters:
 class AdmissionMetrics(Collector):
     """Reads the state of gates and engines when Prometheus asks, and logs changes of it every second."""
 
-    def __init__(self, gates: Gates, fleet: Fleet) -> None:
+    def __init__(self, gates: Gates, fleet: Fleet, wanted: WantedReplicas) -> None:
         self._gates = gates
         self._fleet = fleet
+        self._wanted = wanted
         self._busy: dict[Replica, BusyRatio] = {}
         self._frozen: set[Replica] = set()
         self._noisy: dict[tuple[str, str], str] = {}
@@ -178,7 +180,6 @@ class AdmissionMetrics(Collector):
         budget = _gauge("kv_budget_tokens", "Cache that may be reserved.", _RELEASE)
         wanted = _gauge("wanted_replicas", "Replicas that the offered work needs.", ("model",))
         noise = _gauge("noisy_tenant_ratio", "Times its fair share that it asks for.", ("model", "tenant"))
-        most: dict[str, int] = {}
         loudest: dict[tuple[str, str], float] = {}
         for gate in list(self._gates.values()):
             signals, release = gate.signals(), (gate.model, gate.release)
@@ -191,11 +192,10 @@ class AdmissionMetrics(Collector):
             reserved.add_metric(release, signals.kv_reserved_tokens)
             if signals.kv_budget_tokens is not None:
                 budget.add_metric(release, signals.kv_budget_tokens)
-            most[gate.model] = max(most.get(gate.model, 0), signals.wanted_replicas)
             if signals.noisy is not None:
                 who = (gate.model, signals.noisy.tenant)
                 loudest[who] = max(loudest.get(who, 0.0), signals.noisy.times_over)
-        for model, count in most.items():
+        for model, count in self._wanted.by_model().items():
             wanted.add_metric((model,), count)
         for who, times in loudest.items():
             noise.add_metric(who, times)

@@ -35,12 +35,14 @@ class Snapshots:
         gates: Mapping[Release, Gate],
         fleet: Fleet,
         busy_of: Callable[[Replica], float | None] = lambda replica: None,
+        wanted_of: Callable[[Release], int | None] = lambda release: None,
     ) -> None:
         self.metrics = metrics
         self._published = published
         self._gates = gates
         self._fleet = fleet
         self._busy_of = busy_of
+        self._wanted_of = wanted_of
 
     def between(self, old: Look, new: Look) -> dict[str, Any]:
         seconds = max(new.at_s - old.at_s, 1e-3)
@@ -107,7 +109,7 @@ class Snapshots:
             "waiting": {tier.label: count for tier, count in signals.waiting.items()},
             "kv": signals.kv_reserved_tokens / budget if budget else None,
             "drain_s": signals.drain_s,
-            "wanted_replicas": signals.wanted_replicas,
+            "wanted_replicas": self._wanted_of(which),
         }
 
     def _replicas(self, which: Release) -> Iterable[dict[str, Any]]:

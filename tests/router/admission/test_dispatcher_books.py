@@ -130,7 +130,7 @@ class Books(RuleBasedStateMachine):
         signals = self.policy.signals(self.now_s)
         waiting = sum(entry.state is EntryState.WAITING for entry in self.entries)
         assert sum(signals.waiting.values()) >= waiting
-        assert signals.wanted_replicas >= 1
+        assert signals.load is None or signals.load.offered >= 0
         assert all(0 <= risk <= 1 for risk in signals.risk.values())
 
     @invariant()

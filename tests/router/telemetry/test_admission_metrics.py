@@ -12,7 +12,8 @@ from router.admission.demand import Need, Reason
 from router.admission.gates import Gates
 from router.admission.judge import NoisyTenant
 from router.admission.policy import FirstCome
-from router.admission.signals import Signals
+from router.admission.signals import Load, Signals
+from router.control.scaling.wanted import WantedReplicas
 from router.core.manifest import Kind, Manifest
 from router.core.objective import Objective
 from router.core.record import Record
@@ -22,6 +23,7 @@ from router.telemetry.metrics import Metrics
 from router.triton.server import TritonServer
 from tests.router.admission.test_capacity import REPORT
 
+LOAD = Load(replicas=1, drain_s=0.1, risk=0.0, objective_s=1.0, offered=2000.0)
 MANIFEST = Manifest("tiny", 1, Kind.TEXT, ("engine", "ensemble"), "engine")
 
 
@@ -33,9 +35,7 @@ class Told(FirstCome):
         self.noisy: NoisyTenant | None = None
 
     def signals(self, now_s: float) -> Signals:
-        return replace(
-            super().signals(now_s), drain_s=2.5, noisy=self.noisy, kv_reserved_tokens=7, wanted_replicas=3
-        )
+        return replace(super().signals(now_s), drain_s=2.5, noisy=self.noisy, kv_reserved_tokens=7, load=LOAD)
 
 
 class Scene:
@@ -47,7 +47,8 @@ class Scene:
         self.gates = Gates(self.fleet, lambda: self.policy, Objective, watcher=self.metrics.admission)
         self.replica.report = REPORT
         self.gate = self.gates["tiny", "1"]
-        self.admission = AdmissionMetrics(self.gates, self.fleet)
+        self.wanted = WantedReplicas(self.gates)
+        self.admission = AdmissionMetrics(self.gates, self.fleet, self.wanted)
         self.metrics.expose(self.admission)
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -64,7 +65,8 @@ def test_the_admission_signals_of_a_release_are_metrics() -> None:
     assert scene.value("objective_risk_ratio", release="1", tier="interactive") == 0
     assert scene.value("kv_reserved_tokens", release="1") == 7
     assert scene.value("kv_budget_tokens", release="1") == 1600
-    assert scene.value("wanted_replicas") == 3
+    scene.wanted.look()
+    assert scene.value("wanted_replicas") == 4  # 2,000 units a second of 1,000 each at 70 %, and a margin
 
 
 def test_refusals_and_forecasts_are_counted() -> None:

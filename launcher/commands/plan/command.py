@@ -1,0 +1,138 @@
+"""`inflight plan`: the cheapest fleet for a traffic and its objectives."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from simulator.planning.proof import Proof
+    from simulator.planning.search import Plan
+    from simulator.planning.whatifs import Row
+
+SYNTHETIC = "synthetic"
+
+
+def plan(
+    trace: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help=f"Requests as CSV or JSON lines, or '{SYNTHETIC}' for generated ones."
+        ),
+    ] = SYNTHETIC,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="N", help="Requests a second at the peak. [default: the trace's]"),
+    ] = None,
+    night: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, metavar="N", help="The part of the peak that is left at night."),
+    ] = 1.0,
+    model: Annotated[str, typer.Option(metavar="NAME", help="A model with profiles.")] = "llama-8b",
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TIER=TIMES",
+            help="Latency objective for 95 % of a tier's requests, such as interactive=ttft:1s,itl:50ms; "
+            "once for each tier. [default: 1s and 50ms, 3s and 100ms, 30s]",
+        ),
+    ] = None,
+    tiers: Annotated[
+        str,
+        typer.Option(metavar="TIER:N,...", help="Shares of tiers for requests without one."),
+    ] = "interactive:60,standard:30,batch:10",
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GPU=DOLLARS", help="Of one GPU for an hour; only those that are named are considered."
+        ),
+    ] = None,
+    precision: Annotated[str, typer.Option(metavar="NAME,...", help="bf16, fp8; all by default.")] = "",
+    zones: Annotated[int, typer.Option(min=1, max=100, metavar="N")] = 3,
+    survives: Annotated[
+        str, typer.Option(metavar="WHAT", help="What may be lost: nothing, replica, host or zone.")
+    ] = "zone",
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Also answer: rate, prompts, precision, size, split, affinity, tier, tenant10x, or all.",
+        ),
+    ] = None,
+    profiles: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="More profiles, as JSON files.", exists=True, file_okay=False),
+    ] = None,
+    without_play: Annotated[
+        bool, typer.Option("--no-play", help="Do not play the plan in the fleet simulator.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    processes: Annotated[int, typer.Option(min=1, max=64, metavar="N")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random choices.")] = 0,
+) -> None:
+    """Find the cheapest fleet that keeps the objectives: kind of GPU, precision, replicas, spare.
+
+    Nothing needs to run. Each kind of replica is tried on the traffic by the simulator, and the plan is
+    played with what may be lost. docs/planning.md explains the figures and where they come from.
+
+    Exit status: 0 done, 1 no fleet keeps the objectives, 2 something that was given cannot be used.
+    """
+    from launcher.commands.option_values import Mistake
+    from launcher.commands.plan import options
+    from loadtest.traces import TraceError
+    from simulator.planning.profiles import best_of, known_profiles
+    from simulator.planning.search import NoFleet, find
+    from simulator.planning.whatifs import answers
+
+    try:
+        known = known_profiles() + ([] if profiles is None else known_profiles(profiles))
+        wish = options.wish(
+            options.Asked(
+                trace, rate, night, model, slo or [], tiers, price or [], precision, zones, survives, seed
+            ),
+            known,
+        )
+        asked = options.what_ifs(what_if or [])
+    except (Mistake, TraceError, OSError) as error:
+        print(f"inflight: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    try:
+        found = find(wish, best_of(known), processes)
+    except NoFleet as error:
+        print(f"inflight: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    rows = [row for each in asked for row in answers(found, each)]
+    _show(found, None if without_play else _play(found, processes), rows, html, as_json)
+
+
+def _play(plan: Plan, processes: int) -> Proof:
+    from simulator.planning.proof import prove
+
+    print("inflight: playing the plan; the first time the simulator is compiled", file=sys.stderr)
+    return prove(plan, processes)
+
+
+def _show(plan: Plan, proof: Proof | None, rows: list[Row], html: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from simulator.planning import report
+
+    if as_json:
+        print(json.dumps(report.to_json(plan, proof, rows), indent=2))
+    else:
+        console = Console(highlight=False)
+        console.width = max(console.width, 110)
+        console.print(report.summary(plan), markup=False)
+        if proof is not None:
+            console.print(report.proof_line(proof), markup=False)
+        console.print(report.tables(plan, rows))
+        for each in report.origins(plan):
+            console.print(each, markup=False, style="dim")
+    if html is not None:
+        html.write_text(report.html([(plan, proof, rows)]))
+        print(f"written: {html}", file=sys.stderr)

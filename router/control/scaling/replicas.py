@@ -1,0 +1,93 @@
+"""How many replicas a model should have, from what is asked for, what waits, what is at risk and the lead.
+
+A replica that is begun now serves only after its start, so what counts is the work that will be asked for by
+then, and a margin that the forecasts of late have needed. More are wanted at once; fewer only when none was
+wanted for `keep_s`: to begin one again costs its whole start, and the objectives of those who come meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from router.control.scaling.demand import DemandForecast
+
+if TYPE_CHECKING:
+    from router.admission.signals import Load
+
+# At risk: so much of the best tier, or so much of its objective is queue, for so long.
+_RISK, _DRAIN_PART, _PRESSED_S = 0.05, 0.5, 15.0
+# How busy replicas are planned to be moves by the risk that comes of it.
+_LEAST_USE, _MOST_USE, _USE_RISE_PER_S, _USE_FALL = 0.4, 0.9, 0.0003, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSettings:
+    """`start_s`: from the wish for a replica until it serves. `planned_use`: how busy one is planned to be.
+
+    `coverage` is the share of the forecasts that are to be kept: (cost of a miss) / (cost of a miss + cost of
+    a replica too many). `spare` replicas are for what may be lost.
+    """
+
+    start_s: float = 120.0
+    planned_use: float = 0.7
+    coverage: float = 0.9
+    keep_s: float = 300.0
+    spare: int = 0
+
+
+class ReplicaScaling:
+    """Told the load every few seconds, it answers how many replicas there should be; never less than one."""
+
+    def __init__(self, settings: ScalingSettings | None = None) -> None:
+        self._settings = settings or ScalingSettings()
+        self._forecast = DemandForecast(self._settings.coverage)
+        self._use = self._settings.planned_use
+        self._pressed_since_s: float | None = None
+        self._fell_s = float("-inf")
+        self._told_s: float | None = None
+        self._wishes: deque[tuple[float, int]] = deque()  # falling; the first is the highest of `keep_s`
+
+    def wanted(self, load: Load, now_s: float) -> int:
+        here = max(load.replicas, 1)
+        is_pressed = self._is_pressed(load, now_s)
+        self._learn_use(load, here, is_pressed, now_s)
+        self._forecast.observe(load.offered, now_s)
+        ahead = self._forecast.foresee(load.offered, self._settings.start_s, now_s)
+        needed = ceil(self._forecast.margin * ahead / (load.unit * self._use) - 1e-9)
+        if is_pressed:
+            backlog = max(load.drain_s - load.objective_s, 0.0) * here / self._settings.start_s
+            needed = max(needed, ceil(load.offered / (load.unit * self._use) + backlog))
+        return self._kept(max(needed, 1) + self._settings.spare, now_s)
+
+    def _is_pressed(self, load: Load, now_s: float) -> bool:
+        is_so = load.risk > _RISK or load.drain_s > _DRAIN_PART * load.objective_s
+        if not is_so:
+            self._pressed_since_s = None
+        elif self._pressed_since_s is None:
+            self._pressed_since_s = now_s
+        return self._pressed_since_s is not None and now_s - self._pressed_since_s >= _PRESSED_S
+
+    def _learn_use(self, load: Load, here: int, is_pressed: bool, now_s: float) -> None:
+        """Risk although there are as many as planned: plan for less; hardly any risk: for more."""
+        passed_s = 0.0 if self._told_s is None else now_s - self._told_s
+        self._told_s = now_s
+        use = load.offered / (load.unit * here)
+        if is_pressed and load.risk > _RISK and use <= self._use:
+            if now_s - self._fell_s >= self._settings.start_s:
+                self._fell_s, self._use = now_s, max(_USE_FALL * min(self._use, use), _LEAST_USE)
+        elif load.risk <= _RISK / 5 and use > 0.5 * self._use:
+            self._use = min(
+                self._use + _USE_RISE_PER_S * passed_s, max(_MOST_USE, self._settings.planned_use)
+            )
+
+    def _kept(self, needed: int, now_s: float) -> int:
+        wishes = self._wishes
+        while wishes and wishes[-1][1] <= needed:
+            wishes.pop()
+        wishes.append((now_s, needed))
+        while wishes[0][0] < now_s - self._settings.keep_s:
+            wishes.popleft()
+        return wishes[0][1]

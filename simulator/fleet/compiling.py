@@ -1,0 +1,28 @@
+"""How functions of the fleet simulator are compiled, and where the results are kept.
+
+numba notices a change of a function's own file alone. The folder's name follows from all sources here, so
+nothing stale is ever used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numba
+
+
+def _fingerprint() -> str:
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+_caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+_kept_in = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(_caches) / "inflight" / "fleet")
+numba.config.CACHE_DIR = str(_kept_in / _fingerprint())  # type: ignore[attr-defined]
+
+# Nothing is allocated by them: counting references to the arrays would take most of the time.
+compiled = numba.njit(cache=True, nogil=True, _nrt=False, error_model="numpy")  # type: ignore[call-overload]

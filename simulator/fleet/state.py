@@ -1,0 +1,171 @@
+"""What a cell holds while it is simulated: arrays of records, which compiled code and Python share.
+
+A cell is the replicas of one model in one zone, and the routers before them. A slot is one request in an
+engine. Requests that wait for a turn are in lanes, one for each tier and tenant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from python_backend.costs.step_cost import StepCost
+from python_backend.wire.tiers import Tier
+
+Array = NDArray[Any]
+
+TIERS = len(Tier)
+CLOSED, STARTING, OPEN, DRAINING, DOWN = range(5)
+# Histograms: the first bin ends here, each other one is wider than the one before by the same factor.
+FIRST_BIN_S, BIN_FACTOR, BINS = 0.001, 1.04, 320
+# More than an engine runs at once may be sent to it, where routers do not know of one another.
+_OVERFULL = 2
+# Requests that wait for a turn, and clients that wait for their retry, at most.
+_WAITING = 1 << 16
+# Places in the clock.
+NOW, ARRIVAL, PUBLISHING, ENDS_PER_S, ASKED, LATE, IS_SHARING = range(7)
+
+
+def _record(whole: str, real: str = "") -> np.dtype[Any]:
+    fields = [(name, np.int64) for name in whole.split()] + [(name, np.float64) for name in real.split()]
+    return np.dtype(fields, align=True)
+
+
+# `kv` is what those who decode read in a step, `held` the cache that is reserved, `announced` the batch that
+# keeps the inter-token objective, `lacking` prompt tokens still to compute. Those `behind` lack some of their
+# prompt; the last of them, `arrived`, came since the latest step was planned.
+REPLICA = _record(
+    "phase run_steps run_prefill step decoding kv held taken announced lacking behind arrived heap free "
+    "begun interactive standard batch",
+    "began_s step_s growth_s busy_s",
+)
+# Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
+# heap of ends, and the free slots.
+SLOT = _record(
+    "tier tenant prompt output lacking attempt router behind heap_step heap_slot free", "at_s first_s"
+)
+# What a router has in flight on a replica, and what it had when it last told the others.
+VIEW = _record("tokens slots told_tokens told_slots")
+LANE = _record("head tail waiting", "turn weight")
+ENTRY = _record("next free prompt output attempt", "at_s first_s")
+RETRY = _record("tier tenant prompt output attempt", "at_s")
+LENGTHS = _record("prompt output tier tenant")
+PERIOD = _record("offered good refused failed late slow tokens", "work_s")
+TENANT = _record("offered good")
+FREE, WAITING, REQUESTS, RETRIES = range(4)  # places in the counts of a queue
+
+
+class Shape(NamedTuple):
+    """Of all replicas of a cell, in seconds. `is_prefilled` ones decode what others have prefilled."""
+
+    base_s: float
+    prefill_s: float
+    decode_s: float
+    kv_s: float
+    slots: int
+    step_tokens: int
+    kv_tokens: int
+    overhead_s: float
+    first_token_s: Array
+    inter_token_s: Array  # inf where a tier has no objective
+    weights: Array
+    retries: int
+    publish_s: float
+    is_prefilled: bool
+
+
+class Engines(NamedTuple):
+    """`next_s` is when the run of alike steps under way ends, inf for none; `told` sums over routers."""
+
+    replicas: Array
+    next_s: Array
+    slots: Array
+    views: Array
+    told: Array
+    is_up: Array  # routers
+
+
+class Queue(NamedTuple):
+    """Lanes are linked lists in one pool. A turn is a virtual counter: who had how much for its weight."""
+
+    lanes: Array
+    tiers: Array
+    entries: Array
+    retries: Array
+    counts: Array
+
+
+class Stats(NamedTuple):
+    """`periods` are by tier too; `times` are histograms of first tokens and of the time between tokens."""
+
+    periods: Array
+    tenants: Array
+    times: Array
+
+
+class Cell(NamedTuple):
+    engines: Engines
+    queue: Queue
+    stats: Stats
+    lengths: Array
+    clock: Array
+    chance: Array
+
+
+@dataclass(frozen=True)
+class ReplicaShape:
+    """One replica of a model, as profiles describe it."""
+
+    cost: StepCost
+    slots: int
+    step_tokens: int
+    kv_tokens: int
+    is_prefilled: bool = False
+
+
+def _rows(size: int | tuple[int, int], dtype: np.dtype[Any]) -> Array:
+    """Fields are attributes, in compiled code and in Python alike."""
+    return np.zeros(size, dtype).view(np.recarray)
+
+
+def sample(prompt: Array, output: Array, tier: Array, tenant: Array) -> Array:
+    """Requests to draw from."""
+    made = _rows(len(prompt), LENGTHS)
+    made["prompt"], made["output"], made["tier"], made["tenant"] = prompt, output, tier, tenant
+    return made
+
+
+def new_cell(
+    shape: Shape, lengths: Array, replicas: int, most: int, routers: int, periods: int, seed: int
+) -> Cell:
+    """`replicas` open ones, and room for as many as `most`."""
+    places = _OVERFULL * shape.slots
+    tenants = int(lengths["tenant"].max()) + 1
+    rows = _rows(most, REPLICA)
+    rows["phase"][:replicas] = OPEN
+    rows["announced"], rows["free"] = shape.slots, places
+    slots = _rows((most, places), SLOT)
+    slots["free"] = np.arange(places)
+    lanes = _rows(TIERS * tenants, LANE)
+    lanes["weight"] = 1.0
+    tiers = _rows(TIERS, LANE)
+    tiers["weight"] = shape.weights
+    entries = _rows(_WAITING, ENTRY)
+    entries["free"] = np.arange(_WAITING)
+    counts = np.array([_WAITING, 0, 0, 0], np.int64)
+    views = _rows((routers, most), VIEW)
+    return Cell(
+        Engines(rows, np.full(most, np.inf), slots, views, _rows(most, VIEW), np.ones(routers, np.int64)),
+        Queue(lanes, tiers, entries, _rows(_WAITING, RETRY), counts),
+        Stats(
+            _rows((periods, TIERS), PERIOD),
+            _rows(tenants, TENANT),
+            np.zeros((2, TIERS, BINS), np.int64),
+        ),
+        lengths,
+        np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
+        np.array([1 + seed % 2147483562, 1 + (seed * 48271 + 11) % 2147483398], np.int64),
+    )

@@ -1,0 +1,303 @@
+"""A replica's steps, compiled: the rules of the engine's scheduler as `simulator/engine.py` plays them.
+
+Prompts by rank under the budget that decoding requests leave, runs of alike steps as one event, plans made a
+step ahead. Left out: preemption (admission reserves the cache), pausing and the prefix cache.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simulator.fleet.compiling import compiled
+from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, DRAINING, ENDS_PER_S, FIRST_BIN_S
+
+# As in python_backend/engine/scheduling/budget.py; the tests hold both against each other.
+SHARE, LEAST_SHARE, FEWEST_TOKENS, LEAST_STEP_TOKENS = 0.9, 0.25, 16, 64
+LEAST_BATCH_SHARE, LEAST_TIMES_BASE = 8, 4
+_LOG_FACTOR = math.log(BIN_FACTOR)
+
+
+@compiled
+def tokens_in(time_s, token_s, most):
+    if time_s <= 0.0:
+        return 0
+    return most if time_s >= token_s * most else int(time_s / token_s)
+
+
+@compiled
+def limits(shape, target_s, running, kv_tokens):
+    """`step_limits` of the engine: how many may run, and how many tokens a step may hold."""
+    if target_s == math.inf:
+        return shape.slots, shape.step_tokens
+    allowed_s = SHARE * target_s
+    decoding_s = allowed_s
+    least_s = FEWEST_TOKENS * shape.prefill_s
+    if least_s > (1.0 - SHARE) * target_s:
+        decoding_s = min(allowed_s, max(target_s - least_s, target_s / (1.0 + LEAST_SHARE)))
+    sequence_s = shape.decode_s + shape.kv_s * (kv_tokens / running if running else 0.0)
+    fitting = tokens_in(decoding_s - shape.base_s, sequence_s, shape.slots)
+    least = tokens_in(LEAST_TIMES_BASE * shape.base_s, sequence_s, shape.slots)
+    batch = max(1, min(-(-shape.slots // LEAST_BATCH_SHARE), least), fitting)
+    if not running:
+        return batch, shape.step_tokens
+    decode_s = shape.base_s + shape.decode_s * running + shape.kv_s * kv_tokens
+    prompt = tokens_in(allowed_s - decode_s, shape.prefill_s, shape.step_tokens)
+    quick = tokens_in(LEAST_SHARE * decode_s, shape.prefill_s, shape.step_tokens)
+    prompt = max(prompt, min(LEAST_STEP_TOKENS, max(FEWEST_TOKENS, quick)))
+    return batch, min(max(running + prompt, batch), shape.step_tokens)
+
+
+@compiled
+def bin_of(value_s):
+    if value_s <= FIRST_BIN_S:
+        return 0
+    return min(int(math.log(value_s / FIRST_BIN_S) / _LOG_FACTOR) + 1, BINS - 1)
+
+
+@compiled
+def push_end(engines, row, step, slot):
+    replica, places = engines.replicas[row], engines.slots[row]
+    place = replica.heap
+    replica.heap += 1
+    while place > 0:
+        above = (place - 1) >> 1
+        if places[above].heap_step <= step:
+            break
+        places[place].heap_step = places[above].heap_step
+        places[place].heap_slot = places[above].heap_slot
+        place = above
+    places[place].heap_step, places[place].heap_slot = step, slot
+
+
+@compiled
+def pop_end(engines, row):
+    replica, places = engines.replicas[row], engines.slots[row]
+    slot = places[0].heap_slot
+    replica.heap -= 1
+    count = replica.heap
+    key, value = places[count].heap_step, places[count].heap_slot
+    place = 0
+    while True:
+        below = 2 * place + 1
+        if below >= count:
+            break
+        if below + 1 < count and places[below + 1].heap_step < places[below].heap_step:
+            below += 1
+        if places[below].heap_step >= key:
+            break
+        places[place].heap_step = places[below].heap_step
+        places[place].heap_slot = places[below].heap_slot
+        place = below
+    places[place].heap_step, places[place].heap_slot = key, value
+    return slot
+
+
+@compiled
+def count_tier(replica, tier, count):
+    if tier == 0:
+        replica.interactive += count
+    elif tier == 1:
+        replica.standard += count
+    else:
+        replica.batch += count
+
+
+@compiled
+def free_slot(engines, row, slot):
+    replica, request = engines.replicas[row], engines.slots[row, slot]
+    engines.slots[row, replica.free].free = slot
+    replica.free += 1
+    replica.taken -= 1
+    replica.held -= request.prompt + request.output
+    count_tier(replica, request.tier, -1)
+    if replica.phase == DRAINING and replica.taken == 0:
+        replica.phase = CLOSED
+
+
+@compiled
+def add(engines, shape, row, slot, now_s):
+    """A request has reached its replica; the run in flight ends with its current step."""
+    replica = engines.replicas[row]
+    engines.slots[row, replica.behind + replica.arrived].behind = slot
+    replica.arrived += 1
+    if engines.next_s[row] == math.inf:
+        begin(engines, shape, row, now_s)
+    elif replica.run_steps > 1:
+        replica.run_steps = min(replica.run_steps, steps_by(replica, now_s) + 1)
+        engines.next_s[row] = replica.began_s + took_s(replica, replica.run_steps)
+
+
+@compiled
+def took_s(replica, steps):
+    return steps * replica.step_s + replica.growth_s * steps * (steps - 1) / 2
+
+
+@compiled
+def steps_by(replica, now_s):
+    """How many steps of the run have ended by `now_s`."""
+    elapsed_s = max(now_s - replica.began_s, 0.0) + 1e-9
+    if replica.growth_s <= 0:
+        return int(elapsed_s / replica.step_s)
+    half = replica.step_s / replica.growth_s - 0.5
+    return int(math.sqrt(half * half + 2 * elapsed_s / replica.growth_s) - half)
+
+
+@compiled
+def _merge_arrived(engines, row):
+    """Arrivals take their place among those whose prompt is not computed: better tiers first."""
+    replica, places = engines.replicas[row], engines.slots[row]
+    for number in range(replica.behind, replica.behind + replica.arrived):
+        slot = places[number].behind
+        place = number
+        while place > 0 and places[places[place - 1].behind].tier > places[slot].tier:
+            places[place].behind = places[place - 1].behind
+            place -= 1
+        places[place].behind = slot
+    replica.behind += replica.arrived
+    replica.arrived = 0
+
+
+@compiled
+def _target_s(replica, shape):
+    target_s = math.inf
+    if replica.interactive:
+        target_s = shape.inter_token_s[0]
+    if replica.standard:
+        target_s = min(target_s, shape.inter_token_s[1])
+    if replica.batch:
+        target_s = min(target_s, shape.inter_token_s[2])
+    return target_s
+
+
+@compiled
+def _plan(engines, shape, row):
+    """Prompt tokens of the next step, and what they read."""
+    replica, places = engines.replicas[row], engines.slots[row]
+    decoding = replica.decoding
+    batch, budget = limits(shape, _target_s(replica, shape), decoding, replica.kv)
+    replica.announced = batch
+    left, kv = max(budget - decoding, 0), 0
+    whole = left
+    for place in range(min(replica.behind, max(batch - decoding, 0))):
+        if left <= 0:
+            break
+        request = places[places[place].behind]
+        kv += request.prompt - request.lacking
+        left -= min(left, request.lacking)
+    return whole - left, kv
+
+
+@compiled
+def begin(engines, shape, row, now_s):
+    """Plans the next run as of what was known when the one before it began; none without requests."""
+    replica = engines.replicas[row]
+    if engines.next_s[row] == math.inf:
+        _merge_arrived(engines, row)
+    prefill, kv = _plan(engines, shape, row) if replica.behind else (0, 0)
+    if replica.arrived:
+        _merge_arrived(engines, row)
+        if prefill == 0 and replica.decoding == 0:
+            prefill, kv = _plan(engines, shape, row)
+    decoding = replica.decoding
+    if prefill == 0 and decoding == 0:
+        engines.next_s[row] = math.inf
+        replica.run_steps = 0
+        return
+    steps = 1 if replica.behind else max(engines.slots[row, 0].heap_step - replica.step, 1)
+    replica.run_prefill, replica.run_steps, replica.began_s = prefill, steps, now_s
+    read_s = shape.kv_s * (replica.kv + kv)
+    replica.step_s = shape.base_s + shape.prefill_s * prefill + shape.decode_s * decoding + read_s
+    replica.growth_s = shape.kv_s * decoding
+    engines.next_s[row] = now_s + took_s(replica, steps)
+
+
+@compiled
+def forget(engines, row, slot):
+    """The router no longer has it in flight."""
+    request = engines.slots[row, slot]
+    view = engines.views[request.router, row]
+    view.tokens -= request.prompt + expected(request.output)
+    view.slots -= 1
+
+
+@compiled
+def expected(output):
+    """`answer_tokens` of the router: what it expects of an answer before it begins."""
+    return max(min(output, 256), 16)
+
+
+@compiled
+def _end(cell, shape, row, slot, now_s, period):
+    engines = cell.engines
+    replica, request = engines.replicas[row], engines.slots[row, slot]
+    replica.decoding -= 1
+    replica.kv -= request.prompt + request.output - 1
+    forget(engines, row, slot)
+    cell.clock[ENDS_PER_S] += 1.0
+    _count(cell.stats, shape, request, now_s, period)
+    free_slot(engines, row, slot)
+
+
+@compiled
+def _count(stats, shape, request, now_s, period):
+    tier, output = request.tier, request.output
+    first_s = request.first_s - request.at_s
+    between_s = (now_s + shape.overhead_s - request.first_s) / (output - 1) if output > 1 else 0.0
+    is_late = first_s > shape.first_token_s[tier]
+    is_slow = between_s > shape.inter_token_s[tier]
+    stats.times[0, tier, bin_of(first_s)] += 1
+    if output > 1:
+        stats.times[1, tier, bin_of(between_s)] += 1
+    counted = stats.periods[period, tier]
+    counted.late += is_late
+    counted.slow += is_slow
+    counted.tokens += output
+    if not is_late and not is_slow:
+        counted.good += 1
+        stats.tenants[request.tenant].good += 1
+
+
+@compiled
+def finish(cell, shape, row, period):
+    """The run of a replica is over: who has a first token, who has ended; and the next run begins."""
+    engines = cell.engines
+    replica, places = engines.replicas[row], engines.slots[row]
+    now_s, ended = engines.next_s[row], 0
+    replica.busy_s += now_s - replica.began_s
+    if replica.decoding:
+        replica.step += replica.run_steps
+        replica.kv += replica.run_steps * replica.decoding
+    while replica.heap and places[0].heap_step <= replica.step:
+        _end(cell, shape, row, pop_end(engines, row), now_s, period)
+        ended += 1
+    left, done = replica.run_prefill, 0
+    replica.run_prefill = 0
+    while left > 0 and done < replica.behind:
+        slot = places[done].behind
+        count = min(left, places[slot].lacking)
+        places[slot].lacking -= count
+        replica.lacking -= count
+        left -= count
+        if places[slot].lacking:
+            break
+        done += 1
+        _first_token(cell, shape, row, slot, now_s, period)
+    if done:
+        for place in range(done, replica.behind + replica.arrived):
+            places[place - done].behind = places[place].behind
+        replica.behind -= done
+    begin(engines, shape, row, now_s)
+    return ended + done
+
+
+@compiled
+def _first_token(cell, shape, row, slot, now_s, period):
+    replica, request = cell.engines.replicas[row], cell.engines.slots[row, slot]
+    if request.first_s < 0:
+        request.first_s = now_s + shape.overhead_s
+    replica.decoding += 1
+    replica.kv += request.prompt
+    if request.output == 1:
+        _end(cell, shape, row, slot, now_s, period)
+    else:
+        push_end(cell.engines, row, replica.step + request.output - 1, slot)

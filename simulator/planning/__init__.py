@@ -1,0 +1,1 @@
+"""The cheapest fleet that keeps the objectives, and what would change it."""

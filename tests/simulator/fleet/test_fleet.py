@@ -1,0 +1,156 @@
+"""The fleet simulator beside what it stands for: the engine's limits, the router's choice, the other one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from loadtest.traces import Trace, TracedRequest
+from python_backend.costs.step_cost import StepCost
+from python_backend.engine.scheduling.budget import StepLimits, step_limits
+from python_backend.wire.tiers import Tier
+from router.control.scaling.replicas import ScalingSettings
+from router.core.objective import Objective
+from router.routing.replica_choice import choose
+from simulator.engine import EngineShape
+from simulator.fleet.cell import CellPlan, CellPlayed, _Play, compiled_shape, play_cell
+from simulator.fleet.failures import Failure, Kind
+from simulator.fleet.fleet import FleetPlan, play_fleet, zone_rates
+from simulator.fleet.play import least_loaded
+from simulator.fleet.scalers import Wanted
+from simulator.fleet.state import Array, ReplicaShape, new_cell, sample
+from simulator.fleet.steps import limits
+from simulator.report import figures_of
+from simulator.scenario import Scenario
+from simulator.simulation import simulate
+
+COST = StepCost(12.0, 0.12, 0.25, 0.05)
+SHAPE = ReplicaShape(COST, 32, 512, 60_000)
+OBJECTIVES = {
+    Tier.INTERACTIVE: Objective("m", Tier.INTERACTIVE, 1.0, 0.08),
+    Tier.STANDARD: Objective("m", Tier.STANDARD, 3.0),
+}
+_few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def lengths(count: int = 200, seed: int = 1) -> Array:
+    dice = np.random.default_rng(seed)
+    prompts = np.clip(dice.lognormal(4.0, 0.8, count), 4, 800).astype(int)
+    outputs = np.clip(dice.lognormal(3.7, 0.6, count), 2, 200).astype(int)
+    return sample(prompts, outputs, dice.integers(0, 2, count), dice.integers(0, 5, count))
+
+
+def cell(rates: list[float], replicas: int = 2, **others: object) -> CellPlan:
+    plan = CellPlan(SHAPE, OBJECTIVES, lengths(), rates, replicas, replicas, seed=3)
+    return replace(plan, **others)  # type: ignore[arg-type]
+
+
+@_few
+@given(
+    st.floats(0.1, 50), st.floats(1e-4, 1), st.floats(1e-4, 1), st.floats(0, 1),
+    st.floats(1, 500), st.integers(0, 200), st.integers(0, 100_000),
+)  # fmt: skip
+def test_compiled_limits_are_those_of_the_engine(
+    base: float, prefill: float, decode: float, kv: float, target_ms: float, running: int, cached: int
+) -> None:
+    cost = StepCost(base, prefill, decode, kv)
+    shape = compiled_shape(replace(cell([1.0]), shape=replace(SHAPE, cost=cost, slots=256, step_tokens=2048)))
+    expected = step_limits(StepLimits(256, 2048), cost, target_ms, running, cached)
+    batch, tokens = limits(shape, target_ms / 1000, running, cached)
+    assert abs(batch - expected.max_batch_size) <= 1
+    assert abs(tokens - expected.max_step_tokens) <= 1
+
+
+@dataclass
+class Candidate:
+    name: str
+    outstanding_tokens: int
+    begun: int
+
+
+@_few
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), min_size=1, max_size=8))
+def test_the_compiled_choice_of_a_replica_is_the_routers(loads: list[tuple[int, int]]) -> None:
+    plan = cell([1.0], len(loads))
+    shape = compiled_shape(plan)
+    made = new_cell(shape, plan.lengths, len(loads), len(loads), 2, 1, 0)
+    made.engines.views["tokens"][0] = [tokens for tokens, _ in loads]
+    made.engines.replicas["begun"] = [begun for _, begun in loads]
+    chosen = choose([Candidate(f"r{at}", *each) for at, each in enumerate(loads)], None)
+    assert chosen is not None
+    assert least_loaded(made.engines, shape, 0, 10, True) == int(chosen.name[1:])
+
+
+@pytest.mark.parametrize("per_s", [6.0, 14.0])
+def test_it_agrees_with_the_detailed_simulator(per_s: float) -> None:
+    drawn, dice = lengths(), np.random.default_rng(5)
+    at_s = np.cumsum(dice.exponential(1 / per_s, int(40 * per_s)))
+    picks = dice.integers(0, len(drawn), len(at_s))
+    trace = Trace("t", tuple(
+        TracedRequest(float(at), int(each.prompt), int(each.output), str(each.tenant), Tier(each.tier).label)
+        for at, each in zip(at_s, drawn[picks], strict=True)
+    ))  # fmt: skip
+    scenario = Scenario(EngineShape(COST, 32, 512, 60_000), replicas=2, objectives=OBJECTIVES)
+    detailed = figures_of(simulate(trace, scenario), scenario)
+    played = play_fleet(FleetPlan(SHAPE, OBJECTIVES, drawn, [per_s] * 8 + [0.0] * 3, 2, routers=1, seed=2))
+    assert played.share("good") == pytest.approx(detailed.good / detailed.offered, abs=0.08)
+    for tier in OBJECTIVES:
+        seen = detailed.tier(tier)
+        assert played.percentile(0, tier, 0.5) == pytest.approx(seen.first_token_p50_s, rel=0.25)
+        assert played.percentile(1, tier, 0.5) == pytest.approx(seen.inter_token_p50_s, rel=0.15)
+
+
+def test_the_same_seed_plays_the_same() -> None:
+    first, second = (play_cell(cell([8.0, 8.0])) for _ in range(2))
+    assert (first.periods == second.periods).all()
+    assert (first.times == second.times).all()
+    assert (play_cell(cell([8.0, 8.0], seed=4)).times != first.times).any()
+
+
+def check(play: _Play) -> None:
+    engines = play._cell.engines
+    rows = engines.replicas
+    assert (rows["taken"] == rows["heap"] + rows["behind"] + rows["arrived"]).all()
+    assert (rows["heap"] == rows["decoding"]).all()
+    assert (engines.views["slots"].sum(axis=0) == rows["taken"]).all()
+    assert (rows["kv"] >= 0).all()
+    assert (rows["lacking"] >= 0).all()
+
+
+@pytest.mark.parametrize("kind", [Kind.REPLICA, Kind.HOST, Kind.ROUTER, Kind.REDIS])
+def test_books_are_right_after_a_loss_and_nobody_is_forgotten(kind: Kind) -> None:
+    plan = cell([10.0, 10.0, 0.0, 0.0, 0.0], 4, hosts=2, failures=(Failure(kind, 7.0, 2.0),), start_s=1.0)
+    play = _Play(plan)
+    played: CellPlayed = play.run()
+    check(play)
+    counted = played.periods
+    ended = int(played.times[0].sum())
+    assert int(counted["offered"].sum()) == ended + int(counted["refused"].sum())
+    assert played.open[-1] == 4
+
+
+def test_a_lost_zone_leaves_its_requests_to_the_others() -> None:
+    rates = zone_rates(3, (Failure(Kind.ZONE, 50.0, 50.0, zone=1),), [30.0] * 40, start_s=20.0)
+    assert rates[:, 0] == pytest.approx([10, 10, 10])
+    assert rates[1, 15:20] == pytest.approx([0] * 5)
+    assert rates[0, 15] == pytest.approx(15)
+    assert rates[:, -1] == pytest.approx([10, 10, 10])
+    assert rates.sum() > 30.0 * 40  # those that failed come again
+
+
+def test_wanted_replicas_serve_after_their_start() -> None:
+    scaler = Wanted(ScalingSettings(start_s=10.0))
+    plan = cell([12.0] * 6, 1, most=6, start_s=10.0, scaler=scaler, unit=0.3)
+    played = play_cell(plan)
+    assert played.open[0] == 1
+    assert played.open[-1] > 1
+    assert played.replicas[-1] >= played.open[-1]
+
+
+def test_first_tokens_have_no_objective_between_tokens_where_none_was_given() -> None:
+    assert compiled_shape(cell([1.0])).inter_token_s[Tier.STANDARD] == inf
