@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu.llama_8b import write_checkpoint
 from benchmarks.gpu.processor_time import seconds_by_process
@@ -54,7 +55,7 @@ class Seen:
     server: str
     part: str
     seconds: float
-    results: list[dict[str, object]] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
     processor_s: dict[str, float] = field(default_factory=dict)
 
@@ -78,7 +79,7 @@ def _poisson(rate: float, seconds: float, guided: bool = False) -> Plan:
     """Prompts of about 330 tokens and answers of about 120, as in chats; every second one with a guide."""
 
     def plan(dice: random.Random) -> list[PlannedRequest]:
-        found, at_s = [], dice.expovariate(rate)
+        found, at_s = list[PlannedRequest](), dice.expovariate(rate)
         while at_s < seconds:
             prompt = min(4000, max(8, round(dice.lognormvariate(5.8, 0.9))))
             answer = min(800, max(4, round(dice.lognormvariate(4.8, 0.8))))
@@ -143,7 +144,7 @@ def parts(seconds: float) -> list[Part]:
 
 
 def measure(server: Server, part: Part, clients: int) -> Seen:
-    plan = part.plan(random.Random(f"{part.name} {time.time_ns()}"))
+    plan = part.plan(random.Random(part.name))  # the same for every server
     target = Target(server.url, server.model, tells_tier=server.tells_stages)
     stages, processor = _stage_sums(server), seconds_by_process(server.pid)
     sent = send_from(target, plan, min(clients, len(plan)))
@@ -160,7 +161,7 @@ def measure(server: Server, part: Part, clients: int) -> Seen:
     )
 
 
-def _row(result: RequestResult) -> dict[str, object]:
+def _row(result: RequestResult) -> dict[str, Any]:
     kept = asdict(result)
     gaps_s = kept.pop("gaps_s")
     return {

@@ -41,8 +41,8 @@ def show(seen: Sequence[Seen]) -> None:
 
 def _line(seen: Seen, kind: str) -> str:
     rows = [row for row in seen.results if row["kind"] == kind]
-    silence = 1000 * max((row["longest_gap_s"] for row in rows), default=0.0)
-    tokens = sum(row["completion_tokens"] for row in rows) / seen.seconds
+    silence = 1000 * max((float(row["longest_gap_s"]) for row in rows), default=0.0)
+    tokens = sum(int(row["completion_tokens"]) for row in rows) / seen.seconds
     columns = [
         f"{seen.part}, {kind}",
         seen.server,

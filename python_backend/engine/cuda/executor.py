@@ -223,7 +223,7 @@ class LaunchedStep:
 
     @property
     def is_over(self) -> bool:
-        return self._end is None or bool(self._end.query())
+        return self._end is None or bool(self._end.query())  # type: ignore[no-untyped-call]  # as below
 
     def results(self) -> list[ChunkResult]:
         if self._end is not None:

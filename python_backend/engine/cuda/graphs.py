@@ -228,8 +228,8 @@ class StepGraphs:
 
     def _launch_mixed(self, size: int, numbers: torch.Tensor) -> torch.Tensor:
         sizes = [size] * 3 + [_MOST_CHUNKS, _MOST_CHUNKS + 1, _MOST_CHUNKS, 4 * self._most_tiles(size)]
-        tokens, slots, positions, chunk_slots, first_rows, starts, tiles, work = numbers.split(
-            [*sizes, 3 * self._most_work(size)]
+        tokens, slots, positions, chunk_slots, first_rows, starts, tiles, work = torch.split(
+            numbers, [*sizes, 3 * self._most_work(size)]
         )
         chunks = PrefillChunks(chunk_slots, first_rows, starts, tiles.view(-1, 4))
         rows = StepRows(self._known(tokens, slots), slots, positions, work.view(-1, 3), chunks)
