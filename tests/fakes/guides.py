@@ -18,6 +18,14 @@ def only(*token_ids: int) -> Guide:
     return Guide(GuideKind.REGEX, " ".join(map(str, token_ids)))
 
 
+def bits_of(token_id: int | None, vocabulary: int) -> NDArray[np.uint32]:
+    """Only this token, as guides tell it; None is none at all."""
+    mask = np.zeros(-(-vocabulary // 32) * 32, np.bool_)
+    if token_id is not None:
+        mask[token_id] = True
+    return np.packbits(mask, bitorder="little").view("<u4")
+
+
 class Clock(Protocol):
     now_ns: int
 
@@ -57,7 +65,7 @@ class FakeGuide:
         assert token_id == self.next_token(), "the answer left its guide"
         self._taken += 1
 
-    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
+    def bits(self, end_id: int | None) -> NDArray[np.uint32]:
         raise NotImplementedError
 
     def fork(self) -> FakeGuide:

@@ -27,7 +27,7 @@ class ScoreEdits:
         self._biases: list[NDArray[np.int32]] = []
         self._bans: list[NDArray[np.int32]] = []
         self._guided: list[int] = []
-        self._masks: list[NDArray[np.bool_]] = []
+        self._bits: list[NDArray[np.uint32]] = []
 
     def add(self, row: int, sequence: Sequence, *, may_end: bool) -> None:
         """Everything the sequence's request says about single tokens."""
@@ -41,12 +41,12 @@ class ScoreEdits:
 
     def guide(self, row: int, guide: AnswerGuide, end_id: int | None) -> None:
         try:
-            mask = guide.mask(end_id)
+            bits = guide.bits(end_id)
         except InflightError as error:
             self.errors[row] = error
         else:
             self._guided.append(row)
-            self._masks.append(mask)
+            self._bits.append(bits)
 
     @property
     def biases(self) -> NDArray[np.int32] | None:
@@ -61,12 +61,7 @@ class ScoreEdits:
         """The rows with guides, and for each the allowed tokens as bits of 32-bit words."""
         if not self._guided:
             return None
-        words = -(-self._vocabulary // 32)
-        bits = np.zeros((len(self._masks), words * 4), np.uint8)
-        for place, mask in zip(bits, self._masks, strict=True):
-            packed = np.packbits(mask, bitorder="little")
-            place[: len(packed)] = packed
-        return np.array(self._guided, np.int32), bits.view("<i4")
+        return np.array(self._guided, np.int32), np.stack(self._bits).view("<i4")
 
 
 def _triple(

@@ -187,7 +187,7 @@ class GuideCompiler:
         if matcher.is_error():
             raise refusal(matcher.get_error())
         state = GuideState(matcher, table, self._following, self._limits)
-        state.mask(None)
+        state.bits(None)
         return state
 
     def _tried(self, guide: Guide) -> str:

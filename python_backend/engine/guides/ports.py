@@ -28,8 +28,11 @@ class AnswerGuide(Protocol):
     def advance(self, token_id: int) -> None:
         """Takes the next token of the answer; returns at once."""
 
-    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
-        """The tokens that may come next; waits for them, and raises InflightError where there are none."""
+    def bits(self, end_id: int | None) -> NDArray[np.uint32]:
+        """The tokens that may come next, as bits of 32-bit words, the lowest first; not to be changed.
+
+        Waits for them, and raises InflightError where there are none.
+        """
 
     def fork(self) -> AnswerGuide:
         """Another one at the same position, for another answer."""

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which tokens may come next, none of them special, and whether the answer may end here."""
+    """Which tokens may come next, a bit each, none of them special, and whether the answer may end here."""
 
-    tokens: NDArray[np.bool_]
+    tokens: NDArray[np.uint32]
     may_end: bool
 
 
@@ -69,16 +69,20 @@ class GuideState:
     def wait(self, limit_s: float) -> None:
         wait([self._allowed], limit_s)
 
-    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
+    def bits(self, end_id: int | None) -> NDArray[np.uint32]:
         """The tokens that may come next, `end_id` among them where the answer may end.
 
         InflightError where the answer cannot go on: its guide has grown too costly, or a token was none of
         those allowed.
         """
         allowed = self._wait()
-        tokens = allowed.tokens.copy()
-        if end_id is not None and 0 <= end_id < len(tokens):
-            tokens[end_id] = allowed.may_end
+        tokens = allowed.tokens
+        if end_id is None or not 0 <= end_id < 32 * len(tokens):
+            return tokens
+        word, bit = end_id // 32, np.uint32(1 << end_id % 32)
+        if bool(tokens[word] & bit) is not allowed.may_end:
+            tokens = tokens.copy()
+            tokens[word] ^= bit
         return tokens
 
     def fork(self) -> GuideState:

@@ -27,18 +27,15 @@ class TokenTable:
             raise InflightError(
                 ErrorKind.UNSUPPORTED, f"guided decoding does not work with this model's tokenizer: {error}"
             ) from error
-        self._vocabulary = vocabulary
         known = min(self.tokenizer.vocab_size, vocabulary)
         is_special = self.tokenizer.is_special_token
-        self._never = np.array(
-            [token_id for token_id in range(known) if token_id in end_ids or is_special(token_id)], np.intp
-        )
+        ordinary = np.zeros(-(-vocabulary // 32) * 32, np.bool_)
+        ordinary[:known] = [not (token_id in end_ids or is_special(token_id)) for token_id in range(known)]
+        self._ordinary = np.packbits(ordinary, bitorder="little").view("<u4")
 
-    def allowed(self, bits: bytes) -> NDArray[np.bool_]:
-        """A mask of llguidance's, without special tokens and as wide as the logits."""
-        found = np.unpackbits(np.frombuffer(bits, np.uint8), count=None, bitorder="little")
-        found = found[: min(self.tokenizer.vocab_size, self._vocabulary)]
-        allowed = np.zeros(self._vocabulary, np.bool_)
-        allowed[: len(found)] = found
-        allowed[self._never] = False
+    def allowed(self, bits: bytes) -> NDArray[np.uint32]:
+        """A mask of llguidance's, without special tokens and as wide as the logits: a bit for each token."""
+        found = np.frombuffer(bits, "<u4")[: len(self._ordinary)]
+        allowed = np.zeros_like(self._ordinary)
+        np.bitwise_and(found, self._ordinary[: len(found)], out=allowed[: len(found)])
         return allowed

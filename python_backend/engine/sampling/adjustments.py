@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from python_backend.engine.sequence import Sequence
 
 
+def mask_of(bits: NDArray[np.uint32], vocabulary: int) -> NDArray[np.bool_]:
+    """A truth value for each token that a guide has a bit for."""
+    return np.unpackbits(bits.view(np.uint8), count=vocabulary, bitorder="little").view(np.bool_)
+
+
 def adjusted_scores(scores: NDArray[np.float32], sequence: Sequence) -> NDArray[np.float32] | None:
     """The scores after bias, penalties and bans, in this order; None where the request changes nothing.
 
@@ -35,7 +40,8 @@ def adjusted_scores(scores: NDArray[np.float32], sequence: Sequence) -> NDArray[
     for token_ids in bans:
         adjusted[token_ids] = -math.inf
     if sequence.guide is not None:
-        np.putmask(adjusted, ~sequence.guide.mask(request.end_id), -math.inf)
+        allowed = mask_of(sequence.guide.bits(request.end_id), len(adjusted))
+        np.putmask(adjusted, ~allowed, -math.inf)
     return adjusted
 
 

@@ -23,7 +23,7 @@ from python_backend.wire.tiers import Tier
 from tests.engine.checkpoints import all_logits, greedy_choices, random_llama, save
 from tests.engine.cuda.engines import build_cuda_engine
 from tests.engine.drained import answers_of, drain, events_of
-from tests.fakes.guides import FakeGuide, Pace, only
+from tests.fakes.guides import FakeGuide, Pace, bits_of, only
 
 VOCABULARY = 64
 PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9]
@@ -278,11 +278,8 @@ def test_a_cancel_while_a_step_runs_changes_no_other_answer(build: Build, model:
 
 
 class OneAnswer(FakeGuide):
-    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
-        mask = np.zeros(VOCABULARY, np.bool_)
-        if (token_id := self.next_token()) is not None:
-            mask[token_id] = True
-        return mask
+    def bits(self, end_id: int | None) -> NDArray[np.uint32]:
+        return bits_of(self.next_token(), VOCABULARY)
 
     def fork(self) -> OneAnswer:
         return OneAnswer(self._answer, self._pace, self._taken)

@@ -25,7 +25,7 @@ from python_backend.engine.sampling.tokens import choose_tokens
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.cuda.cases import examples, on_gpu
-from tests.fakes.guides import FakeGuide, Pace
+from tests.fakes.guides import FakeGuide, Pace, bits_of
 
 Logits = NDArray[np.float32]
 GUIDE = Guide(GuideKind.JSON)
@@ -40,14 +40,10 @@ class MaskGuide(FakeGuide):
         self._vocabulary = vocabulary
         self._error = error
 
-    def mask(self, end_id: int | None) -> NDArray[np.bool_]:
+    def bits(self, end_id: int | None) -> NDArray[np.uint32]:
         if self._error is not None:
             raise self._error
-        allowed = np.zeros(self._vocabulary, np.bool_)
-        token_id = self.next_token()
-        if token_id is not None:
-            allowed[token_id] = True
-        return allowed
+        return bits_of(self.next_token(), self._vocabulary)
 
 
 def sequence_of(request: GenerationRequest, generated: Row[int] = (), index: int = 0) -> Sequence:

@@ -169,9 +169,9 @@ def test_an_answer_whose_guide_becomes_too_costly_is_given_up_in_time(tmp_path: 
         )
         start_s = time.monotonic()
         with pytest.raises(InflightError, match=r"costs too much to follow; limit for one token 0\.1 s"):
-            slow.mask(END_ID)
+            slow.bits(END_ID)
         assert time.monotonic() - start_s < BUSY_S, "left to itself it takes minutes"
-        assert quick.mask(END_ID).any()
+        assert quick.bits(END_ID).any()
 
 
 def is_ready(state: GuideState) -> bool:
@@ -192,11 +192,11 @@ def test_an_answer_that_waits_too_long_behind_others_is_given_up(tmp_path: Path)
         time.sleep(0.2)
         assert is_ready(state)
         with pytest.raises(InflightError, match=r"limit for one token 0\.2 s"):
-            state.mask(END_ID)
+            state.bits(END_ID)
         free.set()
         state.wait(WAIT_S)
         assert is_ready(state)
-        assert state.mask(END_ID).any()
+        assert state.bits(END_ID).any()
 
 
 def test_what_is_compiled_for_one_owner_saves_no_other_the_time(compiler: GuideCompiler) -> None:

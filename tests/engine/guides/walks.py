@@ -11,6 +11,7 @@ import numpy as np
 
 from python_backend.engine.guides import GuideCompiler, GuideLimits, GuideState
 from python_backend.engine.request import Guide, GuideKind
+from python_backend.engine.sampling.adjustments import mask_of
 from tests.text.tokenizer_kinds import SPECIAL, byte_level_backend
 
 END_ID = SPECIAL.index("</s>")
@@ -45,7 +46,7 @@ def state_of(compiler: GuideCompiler, kind: GuideKind, text: str = "") -> GuideS
 
 
 def tokens_allowed(state: GuideState, end_id: int | None = END_ID) -> list[int]:
-    ids: list[int] = np.flatnonzero(state.mask(end_id)).tolist()
+    ids: list[int] = np.flatnonzero(mask_of(state.bits(end_id), VOCABULARY)).tolist()
     return ids
 
 
