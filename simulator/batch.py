@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from python_backend.engine.scheduling.batch import Batch as Members
+from python_backend.engine.scheduling.budget import handed_out, part_for_short
 from python_backend.wire.tiers import Tier
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Batch:
         # How many decoding requests fill a block at the same step.
         self._phases = [0] * block_tokens
         self.pauses = 0
+        self._step_tokens = 0
         self._ended: list[SimulatedRequest] = []
 
     def add(self, request: SimulatedRequest) -> None:
@@ -72,6 +74,7 @@ class Batch:
         chunks: Chunks = []
         if not self.behind and not self.members.waiting:
             return chunks
+        self._step_tokens = max_step_tokens
         left, tier = max_step_tokens - sum(self.decoding), -1
         for request in list(self.behind):
             if request.engine_tier != tier:
@@ -195,11 +198,23 @@ class Batch:
             self._pause(victim, now_s)
 
     def _give(self, chunks: Chunks, request: SimulatedRequest, left: int) -> int:
-        count = min(request.lacking_tokens, left)
+        lacking = request.lacking_tokens
+        count = handed_out(lacking, left, self._step_tokens, lambda: self._has_shorter(chunks, request))
         if count > 0:
             chunks.append((request, count))
             left -= count
         return left
+
+    def _has_shorter(self, chunks: Chunks, request: SimulatedRequest) -> bool:
+        most_tokens = part_for_short(self._step_tokens)
+        served = {id(request), *(id(other) for other, _ in chunks)}
+        waiting = [] if self.members.is_full else self.members.waiting
+        return any(
+            other.engine_tier == request.engine_tier
+            and 1 < other.lacking_tokens <= most_tokens
+            and id(other) not in served
+            for other in (*self.behind, *waiting)
+        )
 
     def _admit(self, chunks: Chunks, left: int, better_than: int, now_s: float) -> int:
         members, position = self.members, 0

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE
 from router.core.generation import GenerationCall
-from router.triton.messages import GenerateRequests
+from router.triton.messages import THIS_ROUTER, GenerateRequests
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 # Equal numbers are kept as one, so that a negative zero may be sent as a positive one.
@@ -42,6 +42,7 @@ def field_by_field(call: GenerationCall) -> Any:
     message = service_pb2.ModelInferRequest(model_name="ensemble", id=call.request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     message.parameters["tenant"].string_param = call.tenant
+    message.parameters["inflight_router"].string_param = THIS_ROUTER
     message.parameters["add_special_tokens"].bool_param = call.add_special_tokens
     values: dict[str, list[Any]] = {
         "text_input": [call.prompt],

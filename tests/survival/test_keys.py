@@ -87,6 +87,7 @@ async def test_t36_no_route_of_the_administration_opens_to_a_tenant(sheet: Fortr
         routes = [(method, path) for path in paths if path.startswith("/admin") for method in paths[path]]
         assert len(routes) >= 18
         routes.remove(("get", "/admin/prices"))  # what tokens cost is for every tenant to see
+        routes = [each for each in routes if each[1] != "/admin/session"]  # it asks for a key of its own
         for method, path in routes:
             place = path.replace("{tenant}", "local").replace("{", "").replace("}", "")
             kind = {"content-type": "application/json"}

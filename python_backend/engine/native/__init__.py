@@ -23,6 +23,6 @@ def _fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
-_kept_in = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_dir() / "kernels")
-numba.config.CACHE_DIR = str(_kept_in / _fingerprint())  # type: ignore[attr-defined]
+KERNELS = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_dir() / "kernels") / _fingerprint()
+numba.config.CACHE_DIR = str(KERNELS)  # type: ignore[attr-defined]
 numba.config.CACHE_LOCATOR_CLASSES = "python_backend.engine.native.kernel_cache.BySources"  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ time that the tightest objective allows; and no more sequences join than that ti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ _FEWEST_TOKENS = 16
 # an eighth of all, or where more than a fifth of the time would be that cost.
 _LEAST_BATCH_SHARE = 8
 _LEAST_TIMES_BASE = 4
+
+
+# A fourth of a step is for short prompts, where long ones would take all of it.
+_PART_FOR_SHORT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +99,19 @@ def most_running(
     """Beyond so many, those that run miss the objective, and some are to be paused."""
     allowed_ms = min(_KEPT_TIMES * _decoding_ms(cost, target_ms, share), target_ms)
     return batch_within(most, cost, allowed_ms, kv_tokens / running if running else 0.0)
+
+
+def part_for_short(max_step_tokens: int) -> int:
+    """What a long prompt leaves of a step to prompts that are no longer than this."""
+    return max_step_tokens // _PART_FOR_SHORT
+
+
+def handed_out(lacking: int, left: int, max_step_tokens: int, has_shorter: Callable[[], bool]) -> int:
+    """How many of its lacking tokens a prompt gets of what is left of a step.
+
+    One that would take all of it leaves a part to shorter ones behind it: they would wait for the whole of
+    it otherwise, step after step. Whether there are any is asked only where it matters.
+    """
+    if lacking <= left or left <= 0:
+        return max(0, min(lacking, left))
+    return max(0, left - part_for_short(max_step_tokens)) if has_shorter() else left

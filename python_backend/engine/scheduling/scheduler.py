@@ -41,6 +41,7 @@ from python_backend.wire.tiers import Tier
 
 from .batch import Batch
 from .blocks_in_progress import BlocksInProgress
+from .budget import handed_out, part_for_short
 from .plan import StepPlan
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from .plan import Chunk
 
 _WORSE_THAN_ALL = max(Tier) + 1
-# A fourth of a step is for short prompts, where long ones would take all of it.
-_PART_FOR_SHORT = 4
 
 
 class Scheduler:
@@ -189,20 +188,16 @@ class Scheduler:
         return True
 
     def _hand_out(self, plan: StepPlan, sequence: Sequence) -> None:
-        """What the sequence still lacks, as far as the budget goes.
-
-        A prompt that would take all that is left leaves a part of the budget to shorter ones behind it: they
-        would wait for all of it otherwise, step after step.
-        """
-        left, lacking = self.max_step_tokens - plan.tokens, sequence.unscheduled_tokens
-        count, kept = min(lacking, left), self.max_step_tokens // _PART_FOR_SHORT
-        if lacking > left > 0 and self._has_shorter(plan, sequence, kept):
-            count = left - kept
+        """What the sequence still lacks, as far as the budget goes."""
+        left, most = self.max_step_tokens - plan.tokens, self.max_step_tokens
+        lacking = sequence.unscheduled_tokens
+        count = handed_out(lacking, left, most, lambda: self._has_shorter(plan, sequence))
         if count > 0:
             plan.add(sequence, count)
 
-    def _has_shorter(self, plan: StepPlan, sequence: Sequence, most_tokens: int) -> bool:
-        """Whether somebody of the same tier lacks no more than this and has nothing of the step yet."""
+    def _has_shorter(self, plan: StepPlan, sequence: Sequence) -> bool:
+        """Whether a short prompt of the same tier has nothing of the step yet."""
+        most_tokens = part_for_short(self.max_step_tokens)
         waiting = [] if self.batch.is_full else self.waiting
         others = {*self.running, *waiting} - {sequence, *(chunk.sequence for chunk in plan.chunks)}
         return any(

@@ -67,11 +67,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def kernels() -> Path:
     """Where the kernels are: compiled by an earlier run, or by the first of these tests."""
-    import numba
+    from python_backend.engine.native import KERNELS
 
-    import python_backend.engine.native  # noqa: F401  (it tells numba)
-
-    return Path(numba.config.CACHE_DIR)  # type: ignore[attr-defined]  # numba makes them as it starts
+    return KERNELS
 
 
 @pytest.fixture(scope="module")

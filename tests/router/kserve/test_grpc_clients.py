@@ -86,7 +86,7 @@ async def test_no_id_header_or_parameter_of_the_client_reaches_triton(
     (sent,) = kserve.triton.requests
     assert sent.model_name == "ensemble"
     assert sent.id.startswith("infer-")
-    assert set(sent.parameters) == {"triton_enable_empty_final_response", "tenant"}
+    assert set(sent.parameters) == {"triton_enable_empty_final_response", "tenant", "inflight_router"}
     assert sent.parameters["tenant"].string_param == "local"
     assert "x-secret" not in kserve.triton.metadata[0]
 

@@ -70,7 +70,7 @@ async def test_a_grpc_deadline_becomes_the_requests_deadline(kserve: RunningKser
     await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=5.0, headers=headers)
     await client.infer(MODEL, prompt_inputs(grpc_input))
     waits = [demand.deadline_s - demand.arrived_s for demand in Gated(kserve.router).policy().demands]
-    assert 1.0 < waits[0] <= 5.0
+    assert waits[0] == pytest.approx(5.0, abs=4.0)  # what is left of it, by a clock of gRPC's own
     assert waits[1:] == pytest.approx([0.7, 60.0])
 
 
