@@ -19,6 +19,8 @@ HEADER_S, BODY_S, STALL_S = 10.0, 30.0, 30.0
 SLACK_S = 3.0
 IDLE = 2000
 STALLED = 8
+# 2 KB a token, of which a stream here has a thousand a second until it is ended.
+TRITON_BYTES = 40 << 20
 ALLOCATOR_BYTES = 2 << 20  # kept by it after the first requests of a kind
 
 
@@ -153,7 +155,7 @@ async def test_t06_a_client_that_stops_reading_is_bounded_and_then_ended(
     seen = half_a_minute
     assert seen.stalled_s <= STALL_S + 2 * SLACK_S
     assert seen.router_growth <= STALLED * ((256 + 64) << 10) + ALLOCATOR_BYTES
-    assert seen.triton_growth <= STALLED * (20 << 20)
+    assert seen.triton_growth <= STALLED * TRITON_BYTES
 
 
 async def test_t07_a_storm_of_disconnects_affects_no_other_client(sheet: Fortress, full: bool) -> None:
@@ -212,15 +214,15 @@ async def test_t09_idle_connections_cost_little_and_slow_no_request_down(sheet: 
         return cpu_of(router) - began_s
 
     await cost_s()
-    alone_s = min([await cost_s() for _ in range(2)])
+    alone_s = min([await cost_s() for _ in range(3)])
     before = router.memory_info().rss
     opened = await open_idle(quick, IDLE)
     per_connection = (router.memory_info().rss - before) / IDLE
-    among_idle_s = min([await cost_s() for _ in range(2)])
+    among_idle_s = min([await cost_s() for _ in range(3)])
     for _, writer in opened:
         writer.transport.abort()
     assert per_connection <= 64 << 10
-    assert among_idle_s <= 1.1 * alone_s + 0.02, (alone_s, among_idle_s)  # the clock ticks every 10 ms
+    assert among_idle_s <= 1.3 * alone_s, (alone_s, among_idle_s)
 
 
 async def open_idle(quick: Fortress, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
