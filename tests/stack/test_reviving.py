@@ -138,7 +138,9 @@ async def test_streams_go_on_when_a_process_of_the_pipeline_is_lost(
         if triton.is_running():
             raise
         async with client(own_stack) as http:
+            began_s = time.monotonic()
             while not await is_up(http, own_stack.model):
+                assert time.monotonic() - began_s < 60, "it did not come back"
                 await asyncio.sleep(0.1)
         await lose(own_stack, answers, model, blow)
 
