@@ -107,7 +107,7 @@ async def test_stop_by_request_id_ends_a_running_request(
                 is_stopped = True
                 stop = build_request("tensorrt_llm", "to-stop", {**base, "stop": True})
                 assert [answer async for answer in triton.stream(stop)] == [{}]
-    assert received < long_answer_tokens / 20
+    assert received < long_answer_tokens / 4
     assert reasons == [b"cancelled"]
     await assert_the_engine_stopped(stack)
 
