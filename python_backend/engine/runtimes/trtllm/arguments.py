@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from python_backend.engine.request import GenerationRequest, Guide, GuideKind, Retention
+from python_backend.engine.request import GenerationRequest, Retention
+from python_backend.engine.runtimes.hosted.sampling import penalties_of
 
 
 def sampling_arguments(
@@ -75,21 +76,7 @@ def _choosing(request: GenerationRequest, index: int) -> dict[str, Any]:
         }
         if sampling.min_p:
             chosen["min_p"] = sampling.min_p
-    if sampling.has_penalties:
-        chosen |= {
-            "repetition_penalty": sampling.repetition_penalty,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-        }
-    return chosen
-
-
-def guide_arguments(guide: Guide) -> dict[str, Any]:
-    """Of `GuidedDecodingParams`."""
-    if guide.kind is GuideKind.JSON:
-        return {"json_object": True}
-    names = {GuideKind.JSON_SCHEMA: "json", GuideKind.REGEX: "regex", GuideKind.EBNF_GRAMMAR: "grammar"}
-    return {names[guide.kind]: guide.text}
+    return chosen | penalties_of(sampling)
 
 
 def keeps_the_usual(retention: Retention) -> bool:

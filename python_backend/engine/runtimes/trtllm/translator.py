@@ -6,8 +6,8 @@ from typing import Any
 
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.runtimes.declaration import Capabilities, refuse_undone
+from python_backend.engine.runtimes.hosted.sampling import guide_arguments
 from python_backend.engine.runtimes.trtllm.arguments import (
-    guide_arguments,
     keeps_the_usual,
     retention_config,
     sampling_arguments,

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from python_backend.engine.report import EngineBroken
-from python_backend.engine.request import GenerationRequest, Guide, GuideKind
+from python_backend.engine.request import GenerationRequest
 from python_backend.engine.runtimes.declaration import Capabilities, refuse_undone
 from python_backend.engine.runtimes.hosted.host import Unreadable
+from python_backend.engine.runtimes.hosted.sampling import guide_arguments, penalties_of
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -80,7 +81,8 @@ class VllmTranslator:
         if request.returns_prompt_log_probs:
             arguments["prompt_logprobs"] = request.top_log_probs or 0
         if request.guide is not None:
-            arguments["structured_outputs"] = self._api["StructuredOutputsParams"](**guide_of(request.guide))
+            outputs = self._api["StructuredOutputsParams"]
+            arguments["structured_outputs"] = outputs(**guide_arguments(request.guide))
         return arguments
 
     def failure_of(self, error: Exception) -> InflightError | None:
@@ -105,18 +107,4 @@ def _choosing(request: GenerationRequest, index: int) -> dict[str, Any]:
             "min_p": sampling.min_p,
             "seed": (sampling.seed + index) % (1 << 63),
         }
-    if sampling.has_penalties:
-        chosen |= {
-            "repetition_penalty": sampling.repetition_penalty,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-        }
-    return chosen
-
-
-def guide_of(guide: Guide) -> dict[str, Any]:
-    """Of `StructuredOutputsParams`."""
-    if guide.kind is GuideKind.JSON:
-        return {"json_object": True}
-    names = {GuideKind.JSON_SCHEMA: "json", GuideKind.REGEX: "regex", GuideKind.EBNF_GRAMMAR: "grammar"}
-    return {names[guide.kind]: guide.text}
+    return chosen | penalties_of(sampling)
