@@ -15,7 +15,7 @@ INSTALLED_LOADTEST := $(VENV)/.installed-loadtest
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev same-python serve loadtest test runtimes check audit bench clients bundle images \
+.PHONY: help install install-dev same-python serve loadtest test runtimes upgrade check audit bench clients bundle images \
 	lock clean
 
 help: ## Show this list
@@ -76,6 +76,9 @@ test: install-dev ## Run all tests: pytest $(ARGS)
 
 runtimes: install-dev ## Test vLLM for real, over two processes too (3 GB, once)
 	@INFLIGHT_TEST_RUNTIMES=1 $(RUN) pytest tests/stack/test_vllm_runtime.py $(ARGS)
+
+upgrade: install-dev ## The version before becomes this one, container by container, under load
+	@INFLIGHT_TEST_UPGRADE=1 $(RUN) pytest -n 0 tests/upgrade $(ARGS)
 
 check: install-dev ## Lint, formatting and types
 	$(RUN) ruff check .

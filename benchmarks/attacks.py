@@ -2,8 +2,9 @@
 
 A stack runs with two tenants. One sends what costs the router or the engine most for its size, from a
 process of its own that gives way to all others; meanwhile the health endpoint is asked fifty times a second,
-and the other tenant streams short answers. Rounds without and with the attack alternate within seconds, so
-that a busy machine hurts both alike. The exit status is 1 if a goal is missed. It takes about five minutes.
+and the other tenant streams short answers. Rounds without and with the attack alternate within seconds, each
+pair in the other order, so that a busy machine hurts both alike; of all rounds the median counts. The exit
+status is 1 if a goal is missed. It takes about five minutes.
 """
 
 from __future__ import annotations
@@ -31,14 +32,13 @@ from rich.table import Table
 
 from benchmarks.stack import RunningStack, running_stack
 from loadtest.percentiles import percentile
-from router.content.documents.document_program import take_leftovers
 from router.core.tenant import Limits, Role
 from router.tenants.administration import DEFAULT_SCOPES, Administration
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
 from tests.router.content.documents.pdf_files import pdf_bomb
 
-_ROUND_S = 4.0
+_ROUND_S = 3.0
 _PROBE_S = 0.02
 _PAUSE_S = 0.02
 _REFUSED_S = 0.1  # ten times sooner than told, but not as fast as this machine can: it has others to serve
@@ -73,7 +73,8 @@ class Seen:
 
     @property
     def health_p99(self) -> float:
-        return percentile(sorted(value for each in self.health for value in each), 0.99)
+        """The median of the rounds'."""
+        return statistics.median(percentile(sorted(each), 0.99) for each in self.health)
 
     @property
     def first_tokens(self) -> list[float]:
@@ -216,9 +217,18 @@ ATTACKS = (
 )
 
 
-def _attack(attack: Attack, url: str, key: str, model: str, go: Event, end: Event) -> None:
+def _take_leftovers() -> None:
+    """A client is on another machine, and takes nothing of this one: it runs when nobody else wants to."""
     os.setsid()
-    take_leftovers()  # a client is on another machine, where it takes nothing from anybody
+    os.nice(19)
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with suppress(OSError), open("/proc/self/autogroup", "w") as session:
+        session.write("19")
+
+
+def _attack(attack: Attack, url: str, key: str, model: str, go: Event, end: Event) -> None:
+    _take_leftovers()
 
     async def keep_sending(client: httpx.AsyncClient) -> None:
         while not end.is_set():
@@ -319,22 +329,25 @@ def measure(stack: RunningStack, attack: Attack, keys: tuple[str, str], rounds: 
     alone, attacked = Seen(), Seen()
     with _attacker(attack, stack, keys[0]) as go:
         asyncio.run(_watch(stack.url, keys[1], stack.model, Seen(), round_s=1.0))
-        for _ in range(rounds):
-            asyncio.run(_watch(stack.url, keys[1], stack.model, alone))
-            go.set()
-            asyncio.run(_watch(stack.url, keys[1], stack.model, attacked))
-            go.clear()
-            time.sleep(attack.rest_s)
+        for number in range(rounds):
+            for seen in (alone, attacked) if number % 2 == 0 else (attacked, alone):
+                if seen is attacked:
+                    go.set()
+                asyncio.run(_watch(stack.url, keys[1], stack.model, seen))
+                go.clear()
+                if seen is attacked:
+                    time.sleep(attack.rest_s)
     return Found.of(attack, alone, attacked)
 
 
 def main() -> None:
     parser = ArgumentParser(prog="python -m benchmarks.attacks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4, help="of each attack, and as many without")
+    parser.add_argument("--rounds", type=int, default=5, help="of each attack, and as many without")
     parser.add_argument("--only", default="", help="attacks whose name has this in it")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     asked = parser.parse_args()
     found = []
+    began_s = time.monotonic()
     with running_stack(embeddings=False) as stack:
         for number, attack in enumerate(each for each in ATTACKS if asked.only in each.name):
             with open_administration(stack.state_dir) as admin:
@@ -345,18 +358,22 @@ def main() -> None:
             time.sleep(2)  # until the router knows them
             found.append(measure(stack, attack, keys, asked.rounds))
             print(*found[-1].row(), f"by round: {found[-1].ratios}", sep=" | ", flush=True)
-    _report(found)
+    _report(found, time.monotonic() - began_s)
     if asked.json:
         asked.json.write_text(json.dumps([asdict(each) for each in found], indent=1))
     sys.exit(0 if all(each.is_met for each in found) else "a goal was missed")
 
 
-def _report(found: list[Found]) -> None:
+def _report(found: list[Found], took_s: float) -> None:
     figures = ("health p99: alone → attacked", "goal", "first token p50", "ratio", "goal", "verdict")
-    table = Table("one tenant sends", *figures)
+    table = Table("one tenant sends", *figures, caption="all are medians of the rounds'")
     for each in found:
         table.add_row(*each.row())
-    Console(width=160).print(table)
+    console = Console(width=160)
+    console.print(table)
+    missed = [each.attack for each in found if not each.is_met]
+    print(f"{len(found) - len(missed)} of {len(found)} met; missed: {', '.join(missed) or 'none'}")
+    print(f"in {took_s:.0f} s, with a load of {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from loadtest.traces import Trace, read_trace, tiers_by_chance
 from python_backend.wire.tiers import Tier
@@ -27,6 +28,7 @@ from simulator.planning.capacity import CapacitySearch
 from simulator.planning.profiles import Profile, best_of, known_profiles
 from simulator.planning.proof import lengths_of
 from simulator.planning.wish import day
+from simulator.svg import Panel, draw
 
 OBJECTIVES = {
     Tier.INTERACTIVE: Objective("m", Tier.INTERACTIVE, 1.0, 0.05),
@@ -34,6 +36,7 @@ OBJECTIVES = {
     Tier.BATCH: Objective("m", Tier.BATCH, 30.0),
 }
 START_S, GOAL, DAY_S = 90.0, 0.95, 86_400.0
+WANTED = "inflight_wanted_replicas"
 
 
 def day_of(trace: Trace, peak_per_s: float) -> list[float]:
@@ -58,56 +61,109 @@ def profile_named(gpu: str, precision: str) -> Profile:
     )
 
 
-def compare(path: Path, peak_per_s: float, console: Console) -> None:
+@dataclass(frozen=True)
+class Way:
+    """One way to scale, played; `replicas` are those paid for, by period."""
+
+    name: str
+    good: float
+    hours: float
+    replicas: tuple[int, ...]
+
+
+class Day:
+    """The same arrivals for every way."""
+
+    def __init__(self, trace: Trace, peak_per_s: float) -> None:
+        self._profile = profile_named("l40s", "fp8")
+        self.capacity = CapacitySearch(trace, OBJECTIVES, GOAL).of(self._profile)
+        self.rates, self._lengths = day_of(trace, peak_per_s), lengths_of(trace)
+        shape = compiled_shape(CellPlan(self._profile.shape(), OBJECTIVES, self._lengths, (), 1, 1, 0))
+        few = self._lengths[:: max(len(self._lengths) // 400, 1)]
+        self.work = float(np.mean([price_s(shape, int(each.prompt), int(each.output)) for each in few]))
+        self.busiest = ceil(max(self.rates) / self.capacity.per_s)
+
+    def play(self, name: str, scaler: Scaler) -> Way:
+        per_s, most = self.capacity.per_s, 3 * self.busiest + 2
+        plan = FleetPlan(
+            self._profile.shape(),
+            OBJECTIVES,
+            self._lengths,
+            self.rates,
+            max(1, ceil(self.rates[0] / per_s) + 1),
+            start_s=START_S,
+            unit=per_s * self.work / 0.9,  # within objectives it is nine tenths busy
+            most=most,
+            cell_replicas=most,
+        )
+        played = play_fleet(plan, scalers=[scaler])
+        return Way(name, played.share("good"), played.replica_hours, played.replicas)
+
+    def fixed(self) -> Way:
+        """The smallest that keeps two points more than the goal."""
+        replicas = max(ceil(0.7 * self.busiest), 1)
+        best, found = None, self._fixed(replicas)
+        while found.good >= GOAL + 0.02 and replicas > 1:
+            best, replicas = found, replicas - 1
+            found = self._fixed(replicas)
+        while best is None:
+            replicas += 1
+            found = self._fixed(replicas)
+            best = found if found.good >= GOAL + 0.02 else None
+        return best
+
+    def _fixed(self, replicas: int) -> Way:
+        return self.play(f"fixed, {replicas} replicas", Fixed(replicas))
+
+    def ways(self) -> Iterator[Way]:
+        batch = self.capacity.at.mean_batch if self.capacity.at else 32.0
+        yield self.fixed()
+        yield self.play(WANTED, Wanted(ScalingSettings(start_s=START_S)))
+        for part in (0.5, 0.7):
+            yield self.play(f"queue length (HPA), target {part:.0%}", QueueLength(part * batch))
+        known = Foreknown(tuple(self.rates), PERIOD_S, self.work, START_S)
+        yield self.play("rates known beforehand", known)
+
+
+def compare(path: Path, peak_per_s: float, console: Console, plots: Path | None) -> None:
     trace = read_trace(path).with_tiers(
         tiers_by_chance({"interactive": 60.0, "standard": 30.0, "batch": 10.0}, 0)
     )
-    profile = profile_named("l40s", "fp8")
-    capacity = CapacitySearch(trace, OBJECTIVES, GOAL).of(profile)
-    rates, lengths = day_of(trace, peak_per_s), lengths_of(trace)
-    shape = compiled_shape(CellPlan(profile.shape(), OBJECTIVES, lengths, (), 1, 1, 0))
-    few = lengths[:: max(len(lengths) // 400, 1)]
-    work = float(np.mean([price_s(shape, int(each.prompt), int(each.output)) for each in few]))
-    unit = capacity.per_s * work / 0.9  # within objectives it is nine tenths busy
-    batch = capacity.at.mean_batch if capacity.at else 32.0
-    most = 3 * ceil(max(rates) / capacity.per_s) + 2
-    console.print(f"{trace.name}: {capacity.per_s:.1f} requests/s a replica, at most {max(rates):.0f}/s")
+    played = Day(trace, peak_per_s)
+    capacity, most = played.capacity.per_s, max(played.rates)
+    console.print(f"{trace.name}: {capacity:.1f} requests/s a replica, at most {most:.0f}/s")
+    ways: list[Way] = []
+    for way in played.ways():
+        ways.append(way)
+        part = way.hours / ways[0].hours
+        console.print(f"  {way.name}: {100 * way.good:.2f} %, {way.hours:.1f} replica hours, {part:.0%}")
+    if plots is not None:
+        (plots / f"autoscaling-{trace.name}.svg").write_text(draw([panel(ways, played.rates, capacity)]))
 
-    def play(scaler: Scaler) -> tuple[float, float]:
-        begin = max(1, ceil(rates[0] / capacity.per_s) + 1)
-        plan = FleetPlan(
-            profile.shape(), OBJECTIVES, lengths, rates, begin, start_s=START_S, unit=unit, most=most,
-            cell_replicas=most,
-        )  # fmt: skip
-        played = play_fleet(plan, scalers=[scaler])
-        return played.share("good"), played.replica_hours
 
-    table = Table("scaling", "good", "replica hours", "of the fixed one")
-    fixed, hours = None, 0.0
-    for replicas in range(max(ceil(max(rates) / capacity.per_s / 2), 1), most):
-        good, hours = play(Fixed(replicas))
-        fixed = (f"fixed, {replicas} replicas", good, hours)
-        if good >= GOAL + 0.02:
-            break
-    assert fixed is not None
-    rows = [fixed]
-    rows += [
-        (f"queue length (HPA), target {part:.0%}", *play(QueueLength(part * batch))) for part in (0.5, 0.7)
+def panel(ways: Sequence[Way], rates: Sequence[float], capacity_per_s: float) -> Panel:
+    """Means of ten minutes."""
+    lines = {way.name: _hourly(way.replicas) for way in ways if "70%" not in way.name}
+    lines["work, in whole replicas"] = _hourly([each / capacity_per_s for each in rates])
+    return Panel("Replicas over a day", "replicas", lines, "hour")
+
+
+def _hourly(values: Sequence[float]) -> list[tuple[float, float]]:
+    size = int(600 / PERIOD_S)
+    return [
+        (at * PERIOD_S / 3600, sum(values[at : at + size]) / len(values[at : at + size]))
+        for at in range(0, len(values), size)
     ]
-    rows.append(("inflight_wanted_replicas", *play(Wanted(ScalingSettings(start_s=START_S)))))
-    rows.append(("rates known beforehand", *play(Foreknown(tuple(rates), PERIOD_S, work, START_S))))
-    for name, good, took in rows:
-        table.add_row(name, f"{100 * good:.2f} %", f"{took:.1f}", f"{100 * took / hours:.0f} %")
-    console.print(table)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--peak", type=float, default=40.0, help="requests a second at the peak of the day")
+    parser.add_argument("--plots", type=Path, help="draw the replicas of each day there")
     asked = parser.parse_args()
     for path in asked.traces:
-        compare(path, asked.peak, Console(width=100))
+        compare(path, asked.peak, Console(width=100), asked.plots)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,10 @@ class RandomWeights:
 
     shape: DecoderShape
 
+    @property
+    def quantized_bytes(self) -> int | None:
+        return None
+
     def _matrix(self, seed: int, rows: int, columns: int) -> Weights:
         dice = np.random.default_rng(seed)
         return dice.standard_normal((rows, columns), np.float32) * np.float32(columns**-0.5)

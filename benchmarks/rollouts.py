@@ -67,6 +67,7 @@ def run(cell: Cell, seed: int) -> Ended:
         plan=cell.plan,
         rehearsed=cell.is_rehearsed,
         past_requests=cell.past_requests,
+        is_close=cell.slower >= 1.5 or cell.errors > 0,
     )
     decision, requests, seconds = rollout.run(LIMIT_S[cell.rate])
     return Ended(decision.verdict.value, requests, seconds)

@@ -44,7 +44,7 @@ class RunningStack:
         return re.findall(r"^  (?:Triton|and) +(\S+)  \(gRPC\)", self.output(), re.MULTILINE)
 
     def output(self) -> str:
-        return self.output_file.read_text()
+        return self.output_file.read_text(errors="replace")  # its last character may be half written
 
     def gauge(self, family: str, **labels: str) -> float:
         """One value from Triton's metrics port."""
@@ -95,11 +95,19 @@ def running_stack(
     router_settings: Mapping[str, Any] | None = None,
     triton_servers: int = 1,
     embeddings: bool = True,
+    drain_timeout_s: float = 30.0,
 ) -> Iterator[RunningStack]:
     """A ready stack with the given engine parameters, on free ports."""
     with tempfile.TemporaryDirectory(prefix="inflight-") as folder:
         stack = start_stack(
-            Path(folder), engine or {}, model, data_dir, router_settings, triton_servers, embeddings
+            Path(folder),
+            engine or {},
+            model,
+            data_dir,
+            router_settings,
+            triton_servers,
+            embeddings,
+            drain_timeout_s,
         )
         try:
             wait_until_ready(stack)
@@ -116,12 +124,14 @@ def start_stack(
     router_settings: Mapping[str, Any] | None = None,
     triton_servers: int = 1,
     embeddings: bool = True,
+    drain_timeout_s: float = 30.0,
 ) -> RunningStack:
     port, metrics_port, kserve_port = free_port(), free_port(), free_port()
     config = folder / "inflight.toml"
     # Not in the data directory: the keys and the usage of whoever runs this are none of its business.
     router = {"state_dir": str(folder / "state"), **(router_settings or {})}
-    config.write_text(f"[engine]\n{_toml(engine)}[router]\n{_toml(router)}")
+    drain = _toml({"drain_timeout_s": drain_timeout_s})
+    config.write_text(f"[stack]\n{drain}[engine]\n{_toml(engine)}[router]\n{_toml(router)}")
     command = [sys.executable, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
     command += ["--triton-metrics-port", str(metrics_port), "--grpc-port", str(kserve_port)]
     command += ["--triton-servers", str(triton_servers)]

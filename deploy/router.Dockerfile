@@ -3,8 +3,8 @@ ARG PYTHON_IMAGE=python:3.12.13-slim-bookworm
 FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /opt/inflight/app
 RUN python -m venv --without-pip /opt/inflight/venv
-COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY deploy/image_packages.py deploy/sbom.py deploy/
+COPY pyproject.toml requirements.lock ./
+COPY deploy/image_packages.py deploy/
 # Triton's server, and what computes there, are in other images.
 RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis --extra tracing \
         --without nvidia-pytriton --without numba --without onnx --without onnxruntime --without llguidance \
@@ -16,6 +16,8 @@ COPY python_backend python_backend
 COPY router router
 COPY simulator simulator
 COPY launcher launcher
+COPY README.md LICENSE ./
+COPY deploy/sbom.py deploy/
 RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt pip --python /opt/inflight/venv install --no-cache-dir \
         --no-deps -e .
 # What the image is made of, for those who look for known weaknesses in it.

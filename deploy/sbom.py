@@ -40,7 +40,7 @@ class Part:
 
     @classmethod
     def of(cls, metadata: Message | Any, sha256: str = "") -> Part:
-        licence = metadata["License-Expression"] or metadata["License"] or ""
+        licence = metadata.get("License-Expression") or metadata.get("License") or ""
         known = licence if len(licence) <= _LICENCE_CHARS and "\n" not in licence else ""
         return cls(metadata["Name"], metadata["Version"], known, sha256)
 

@@ -4,8 +4,8 @@ FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /opt/inflight/app
 # With pip: known models are downloaded by it.
 RUN python -m venv /opt/inflight/venv
-COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY deploy/image_packages.py deploy/sbom.py deploy/
+COPY pyproject.toml requirements.lock ./
+COPY deploy/image_packages.py deploy/
 RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis --extra buckets --extra oci \
     && /opt/inflight/venv/bin/pip install --no-cache-dir -c /tmp/wanted/constraints.txt \
         -r /tmp/wanted/requirements.txt
@@ -17,6 +17,8 @@ COPY python_backend python_backend
 COPY router router
 COPY simulator simulator
 COPY launcher launcher
+COPY README.md LICENSE ./
+COPY deploy/sbom.py deploy/
 RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt /opt/inflight/venv/bin/pip install --no-cache-dir \
         --no-deps -e .
 # What the image is made of, for those who look for known weaknesses in it.

@@ -5,8 +5,8 @@ WORKDIR /opt/inflight/app
 # An environment on top of the image's packages: numpy, and torch where it has one, are the image's own; its stub
 # finds the environment by PATH. Without ensurepip, which Ubuntu leaves out: the image's pip is used.
 RUN python3 -m venv --without-pip --system-site-packages /opt/inflight/venv
-COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY deploy/image_packages.py deploy/sbom.py deploy/
+COPY pyproject.toml requirements.lock ./
+COPY deploy/image_packages.py deploy/
 # numba is for CPUs; Triton's server is the image's. TensorRT-LLM 1.2 brings triton-lang 3.5, and our kernels need
 # more: without it the engine would find no GPU that it can use. The image's own constraints for pip would forbid.
 ENV PIP_CONSTRAINT=
@@ -23,6 +23,8 @@ COPY python_backend python_backend
 COPY router router
 COPY simulator simulator
 COPY launcher launcher
+COPY README.md LICENSE ./
+COPY deploy/sbom.py deploy/
 RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt /opt/inflight/venv/bin/python -m pip install --no-cache-dir \
         --no-deps -e .
 # What the image is made of, for those who look for known weaknesses in it.

@@ -26,6 +26,12 @@ def with_secrets(router: Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
+def read_store_url(router: Mapping[str, Any]) -> str:
+    """The one secret that hosts have which share only the store; the others are not theirs to read."""
+    named = {key: value for key, value in router.items() if key in ("store_url", "store_url_file")}
+    return str(with_secrets(named).get("store_url", ""))
+
+
 def read_secret(path: Path, what: str) -> str:
     """One line, without its end; `what` names the setting or the flag."""
     try:

@@ -25,15 +25,18 @@ SECTIONS = ("stack", "router", "engine")
 # The launcher writes these itself, from [stack] and from what it started.
 ROUTER_KEYS_OF_OURS = frozenset(
     {"host", "port", "grpc_port", "triton_servers", "data_dir", "drain_timeout_s", "models", "embedders"}
+    | {"release_command"}
 )
 # The launcher reads these files, and tells the router what is in them.
 SECRETS_BY_FILE = {"store_url_file": "store_url", "redis_url_file": "redis_url"}
 ROUTER_PATHS = frozenset(
     {"state_dir", "pepper_file", "tls_cert", "tls_key", "tls_client_ca", "safety_rules", "prompt_log_dir"}
-    | {"otlp_headers_file"}
+    | {"otlp_headers_file", "release_sources"}
     | SECRETS_BY_FILE.keys()
 )
-ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir"})
+# Where adapters lie: each has its place in the release that was made of it.
+ADAPTERS_DIR = "inflight_adapters_dir"
+ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir", ADAPTERS_DIR})
 # Where packed weights are kept, not what they are: it is no part of a release.
 PACKED_CACHE = "inflight_packed_cache_dir"
 # Where the runtimes lie that have an environment of their own.
@@ -90,6 +93,7 @@ class Settings:
     router: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, str] = field(default_factory=dict)
     chosen: frozenset[str] = frozenset()
+    file: Path | None = field(default=None, compare=False)  # where they were read from
 
 
 def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
@@ -107,7 +111,13 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
         router=router_settings(document.get("router", {})),
         engine=engine_settings(document.get("engine", {})),
         chosen=frozenset(stack),
+        file=_file_read(file),
     )
+
+
+def _file_read(file: Path | None) -> Path | None:
+    path = file or DEFAULT_FILE
+    return path.absolute() if file is not None or path.is_file() else None
 
 
 def read_file(file: Path | None) -> dict[str, Any]:
@@ -158,6 +168,8 @@ def router_settings(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _absolute(path: Any) -> Any:
     """The router runs in another directory; what is no path is left for the router to refuse."""
+    if isinstance(path, list):
+        return [_absolute(each) for each in path]
     return os.path.abspath(os.path.expanduser(path)) if isinstance(path, str) and path else path
 
 
@@ -177,6 +189,11 @@ def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
     return parameters
 
 
+def keeps_files(settings: Settings) -> bool:
+    """Whether files of releases are in the store, because hosts share nothing else."""
+    return bool(settings.router.get("release_files") == "store")
+
+
 def state_dir(settings: Settings) -> Path:
     """Where the router keeps what it must not lose, and the releases lie."""
     return Path(settings.router.get("state_dir") or settings.stack.data_dir)
@@ -192,6 +209,10 @@ def packed_cache_dir(settings: Settings) -> str:
 def runtimes_dir(settings: Settings) -> str:
     chosen = settings.engine.get(RUNTIMES_DIR) or str(settings.stack.data_dir / "runtimes")
     return os.path.abspath(os.path.expanduser(chosen))
+
+
+def adapters_dir(settings: Settings) -> str:
+    return os.path.abspath(state_dir(settings).expanduser() / "releases" / "adapters")
 
 
 def refusal(key: str, value: object, allowed: str) -> SettingsError:

@@ -129,42 +129,50 @@ def read_trace(path: Path) -> Trace:
     """A CSV file with a header, or one JSON object a line. Raises TraceError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = _json_rows(file, path) if path.suffix in (".jsonl", ".ndjson") else csv.DictReader(file)
-            requests = sorted(_requests(rows, path), key=lambda each: each.at_s)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            return parse_trace(file, path.stem, str(path), is_json=path.suffix in (".jsonl", ".ndjson"))
+    except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path} cannot be read: {error}") from None
+
+
+def parse_trace(lines: Iterable[str], name: str, source: str, *, is_json: bool) -> Trace:
+    """`source` is what a TraceError calls it."""
+    try:
+        rows = _json_rows(lines, source) if is_json else csv.DictReader(lines)
+        requests = sorted(_requests(rows, source), key=lambda each: each.at_s)
+    except csv.Error as error:
+        raise TraceError(f"{source} cannot be read: {error}") from None
     if not requests:
-        raise TraceError(f"{path} holds no requests")
+        raise TraceError(f"{source} holds no requests")
     begin_s = requests[0].at_s
-    return Trace(path.stem, tuple(replace(each, at_s=each.at_s - begin_s) for each in requests))
+    return Trace(name, tuple(replace(each, at_s=each.at_s - begin_s) for each in requests))
 
 
-def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Mapping[str, object]]:
+def _json_rows(lines: Iterable[str], source: str) -> Iterator[Mapping[str, object]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise TraceError(f"{path}, line {number}: no JSON ({error})") from None
+            raise TraceError(f"{source}, line {number}: no JSON ({error})") from None
         if not isinstance(row, dict):
-            raise TraceError(f"{path}, line {number}: expected an object")
+            raise TraceError(f"{source}, line {number}: expected an object")
         yield row
 
 
-def _requests(rows: Iterable[Mapping[str, object]], path: Path) -> Iterator[TracedRequest]:
+def _requests(rows: Iterable[Mapping[str, object]], source: str) -> Iterator[TracedRequest]:
     columns: dict[tuple[str, ...], dict[str, str]] = {}  # lines of JSON need not be alike
     for number, row in enumerate(rows, 1):
         names = tuple(row)
         if names not in columns:
-            columns[names] = _columns_of(row, path)
+            columns[names] = _columns_of(row, source)
         try:
             yield _request(row, columns[names])
         except (TypeError, ValueError, KeyError) as error:
-            raise TraceError(f"{path}, request {number}: {error}") from None
+            raise TraceError(f"{source}, request {number}: {error}") from None
 
 
-def _columns_of(row: Mapping[str, object], path: Path) -> dict[str, str]:
+def _columns_of(row: Mapping[str, object], source: str) -> dict[str, str]:
     """What we call it -> what the file does."""
     found = {}
     for ours, names in _COLUMNS.items():
@@ -175,7 +183,7 @@ def _columns_of(row: Mapping[str, object], path: Path) -> dict[str, str]:
         if ours not in found:
             allowed = ", ".join(_COLUMNS[ours])
             raise TraceError(
-                f"{path}: no column for {ours!r} (one of {allowed}); it has {', '.join(map(str, row))}"
+                f"{source}: no column for {ours!r} (one of {allowed}); it has {', '.join(map(str, row))}"
             )
     return found
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
 from router import openapi
-from router.admin import health, now, objectives, releases, session, tenants
+from router.admin import additions, health, now, objectives, releases, session, simulations, tenants
+from router.answer_cache.cached_requests import HEADER as CACHE_HEADER
 from router.anthropic import messages
 from router.anthropic import models as anthropic_models
 from router.console import pages
 from router.content.conversations.chat_store import ChatStore
 from router.content.storage_quota import StorageQuota
+from router.core.fair_pool import unless_left
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
@@ -89,7 +91,9 @@ def all_routes(parts: Parts) -> list[Route]:
         *tenants.routes(tenancy, parts.prompt_log),
         *releases.routes(tenancy, has_prompt_log=parts.prompt_log is not None),
         *objectives.routes(tenancy),
-        *now.routes(parts.overview, parts.recent, parts.permits),
+        *additions.routes(parts.additions, tenancy),
+        *now.routes(parts.overview, parts.recent, parts.permits, tenancy, parts.prompt_log),
+        *simulations.routes(parts.simulations, store, parts.recent),
         *pages.routes(),
     ]
 
@@ -103,10 +107,11 @@ class App:
         self._doorkeeper = doorkeeper
         self._catalogue = parts.tenancy.catalogue
         self._keyed = KeyedRequests(parts.events, parts.keyed_grace_s)
+        self._cached = parts.cached
         self._max_upload_bytes = parts.file_limits.max_upload_bytes
         own = [*all_routes(parts), *session.routes(parts.tenancy.sessions, doorkeeper), *routes]
         described = openapi.routes(own, parts.models, doorkeeper)
-        self._table = RouteTable(chain(own, described))
+        self._table = RouteTable(chain(parts.cascaded.wrap(own), described))
 
     async def __call__(
         self, exchange: Exchange, caller: Caller | None = None, tier: Tier | None = None
@@ -198,6 +203,10 @@ class App:
             record.deadline_s = read_deadline(deadline, None, record.arrived_s)
         if KEY_HEADER in headers and route.takes_keys:
             await self._keyed.answer(exchange, record, route.endpoint)
+        elif route.reads_for_client:
+            await unless_left(route.endpoint(exchange, record), exchange.on_disconnect)
+        elif CACHE_HEADER in headers and (terms := self._cached.terms_of(exchange, record, route)):
+            await self._cached.answer(exchange, record, route.endpoint, terms)
         else:
             await route.endpoint(exchange, record)
 

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 from python_backend.host.cores import available_cores
 from python_backend.sharing.processor_share import ProcessorShare
 from router.admission.gates import AdmissionSettings, build_gates
+from router.answer_cache.cached_requests import CachedRequests
+from router.answer_cache.kept_answers import KeptAnswers
+from router.cascade.cascade import cascade_of
+from router.cascade.cascaded_requests import CascadedRequests
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
@@ -21,6 +25,7 @@ from router.control.objectives.publisher import ObjectivePublisher
 from router.control.objectives.recorder import ObjectiveRecorder
 from router.control.peers.peer_sync import PeerSync, new_loads, open_board
 from router.control.peers.shared_events import SharedEventLog
+from router.control.releases.additions import Additions
 from router.control.releases.adoption import adopt, retire
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.canary_runner import CanaryRunner
@@ -37,9 +42,12 @@ from router.control.scaling.replicas import ScalingSettings
 from router.control.scaling.wanted import WantedReplicas
 from router.control.tuning.step_keeper import StepKeeper
 from router.control.tuning.tuner import Tuner, TuningSettings
+from router.control.whatif.simulations import Simulations
+from router.core.side_work import SideWork
 from router.grpc.target import ClientTls
 from router.parts import Parts
 from router.request.answer import Answers
+from router.request.aside import Aside
 from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
 from router.request.token_counting import Tokenizers
@@ -55,7 +63,9 @@ from router.store.database import StoreAccess
 from router.telemetry.accounts import RequestAccounts
 from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.collectors import (
+    AnswerCacheMetrics,
     BatchMetrics,
+    CascadeMetrics,
     FleetMetrics,
     ObjectiveMetrics,
     PeerMetrics,
@@ -79,7 +89,7 @@ if TYPE_CHECKING:
     from router.request.answer import Observer
     from router.resume.event_log import EventLog
     from router.routing.replicas import Replica
-    from router.settings import PlacedOptions, Settings
+    from router.settings import PlacedOptions, Settings, TritonSettings
     from router.tenants.tenancy import Tenancy
 
 
@@ -94,20 +104,24 @@ class Assembly:
         self._tenancy = tenancy
         self._closing = closing
         self._releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
+        self._shares_files = settings.release_files == "shared"
         self._fleet_settings = FleetSettings(settings.revive_wait_s, settings.hedge_percent)
-        self._store = StoreAccess(tenancy.store)
+        # What this process's own threads do for one tenant; what others do has a share of its own.
+        self._threads_share = ProcessorShare.on(available_cores())
+        self._store = StoreAccess(tenancy.store, share=self._threads_share)
         closing.callback(self._store.close)
         self._prompt_log = _open_prompt_log(settings)
         if self._prompt_log is not None:
             closing.push_async_callback(asyncio.to_thread, self._prompt_log.stop)
-        self._fleet = Fleet([])
+        self._fleet = Fleet([], restart_s=settings.revive_wait_s)
         self._discovery = open_discovery(settings, self._fleet)
         closing.push_async_callback(self._discovery.close)
         self._published = Published()
         self._peer_loads = new_loads()
         self._events_kept = LogLimits(kept_s=settings.answers_kept_s)
         self._events: EventLog = MemoryEventLog(self._events_kept)
-        self._registry = Registry(published=self._published)
+        behind = {each.name: (each.small, each.large) for each in settings.cascades}
+        self._registry = Registry(published=self._published, cascades=behind)
         self._monitor = ObjectiveMonitor()
         self._metrics = Metrics(self._monitor)
         self._metrics.expose(TenancyMetrics(tenancy), FleetMetrics(self._fleet))
@@ -172,12 +186,16 @@ class Assembly:
             metrics.proved,
         )
         self._closing.push_async_callback(canaries.close)
-        controller = Controller(self._store, fleet, Tools(self._releases_dir), canaries)
+        controller = Controller(
+            self._store, fleet, Tools(self._releases_dir, is_shared=self._shares_files), canaries
+        )
         self._run(controller.run())
         return controller
 
     def _probe(self, releases: ReleasePublisher, controller: Controller) -> None:
         async def find_fault(name: str) -> str | None:
+            if not self._shares_files:
+                return None
             return await asyncio.to_thread(releases.find_tampering, name, self._releases_dir)
 
         limits = ProbeLimits(silence_s=self._settings.silence_limit_s)
@@ -246,7 +264,9 @@ class Assembly:
     def _serve(self, gates: Gates) -> Parts:
         settings, store, metrics = self._settings, self._store, self._metrics
         accounts = RequestAccounts(metrics, self._tracer)
-        permits = Permits(self._tenancy, gates, accounts)
+        share = ProcessorShare.on(available_cores())
+        side_work = SideWork(stands_still=not share.is_whole)
+        permits = Permits(self._tenancy, gates, accounts, side_work=side_work)
         arms = ArmRecorder(store, objective_of=self._published.objective_of)
         shadow_recorder = ShadowRecorder(store)
         shadows = Shadows(
@@ -261,16 +281,28 @@ class Assembly:
             observers.append(self._prompt_log)
         names = [*(model.name for model in settings.models), *(each.name for each in settings.embedders)]
         safety = load_safety(settings.safety_rules, settings.safety_check, settings.safety_models, names)
-        share = ProcessorShare.on(available_cores())
-        tokenizers = Tokenizers.of(self._registry, share)
+        tokenizers = Tokenizers.of(self._registry, share, side_work)
         # One for all: how many files are read at once is bounded there.
-        documents = Documents(UploadedFiles(store), share=share)
+        documents = Documents(UploadedFiles(store), share=share, side_work=side_work)
         self._closing.push_async_callback(documents.close)
+        self._closing.push_async_callback(tokenizers.close)
+        answers_kept = KeptAnswers(settings.answer_cache_bytes)
+        cached = CachedRequests(answers_kept, permits, self._published, settings.cached_answer_percent)
+        aside = Aside(self._threads_share)
+        cascaded = CascadedRequests(map(cascade_of, settings.cascades), aside)
+        metrics.expose(AnswerCacheMetrics(cached), CascadeMetrics(cascaded))
+        additions = Additions(settings.release_command, settings.release_sources)
+        self._closing.push_async_callback(additions.close)
         return Parts(
             models=self._registry,
             permits=permits,
             answers=Answers(
-                permits, observers, [] if safety is None else [safety], shadows, PromptLengths(tokenizers)
+                permits,
+                observers,
+                [] if safety is None else [safety],
+                shadows,
+                PromptLengths(tokenizers),
+                aside,
             ),
             accounts=accounts,
             metrics=metrics,
@@ -280,9 +312,13 @@ class Assembly:
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             events=self._events,
+            cached=cached,
+            cascaded=cascaded,
             keyed_grace_s=settings.unread_grace_s,
             recent=accounts.recent,
             overview=self._overview,
+            simulations=Simulations(self._fleet, self._published.objective_of),
+            additions=additions,
             prompt_log=self._prompt_log,
             metrics_open=settings.metrics_open,
             safety=safety,
@@ -314,7 +350,7 @@ def open_discovery(settings: Settings, fleet: Fleet) -> Discovery:
     """Servers of one address each belong to the fleet from the start; the others are looked for."""
     sought = []
     for number, each in enumerate(settings.triton_servers):
-        tls = ClientTls(each.tls_ca, each.tls_cert, each.tls_key, each.tls_name) if each.tls_ca else None
+        tls = _client_tls(each)
         place = place_of(each.url)
         name = f"triton-{number}" if place is None else None
         # By its address, which is the same in every router: all prefer the same server for the same prompt.
@@ -324,6 +360,12 @@ def open_discovery(settings: Settings, fleet: Fleet) -> Discovery:
         else:
             sought.append(Sought(place, new))
     return Discovery(fleet, sought)
+
+
+def _client_tls(server: TritonSettings) -> ClientTls | None:
+    if not server.tls_ca:
+        return None
+    return ClientTls(server.tls_ca, server.tls_cert, server.tls_key, server.tls_name, server.plain_too)
 
 
 def _new_server(

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from router.answer_cache.cached_requests import CachedRequests
+    from router.cascade.cascaded_requests import CascadedRequests
     from router.content.documents.documents import Documents
     from router.content.files.model import FileLimits
+    from router.control.releases.additions import Additions
+    from router.control.whatif.simulations import Simulations
     from router.request.accounts import Accounts
     from router.request.answer import Answers
     from router.request.permit import Permits
@@ -36,8 +40,12 @@ class Parts:
     tokenizers: Tokenizers
     file_limits: FileLimits
     events: EventLog
+    cached: CachedRequests
+    cascaded: CascadedRequests
     recent: RecentRequests
     overview: Overview
+    simulations: Simulations
+    additions: Additions
     prompt_log: PromptLog | None = None
     keyed_grace_s: float = 60.0  # for so long an answer with a key is made for nobody
     metrics_open: bool = False  # /metrics asks for no key

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from router.core.address import is_loopback
+from router.core.json_answers import fault_of_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +62,25 @@ class TritonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_cert: str = ""
     tls_key: str = ""
     tls_name: str = ""
+    # Whether one that speaks no TLS is asked without it, as one of 0.7.0, with the secret.
+    plain_too: bool = False
+
+
+class CascadeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A name that clients may ask: the small model's answer where it passes every check, else the large's."""
+
+    name: Annotated[str, Meta(pattern=_NAME)]
+    small: Annotated[str, Meta(pattern=_NAME)]
+    large: Annotated[str, Meta(pattern=_NAME)]
+    # The mean of the natural log probabilities of an answer's tokens.
+    least_log_prob: Annotated[float, Meta(le=0)] | None = None
+    schema: str = ""  # as JSON
+    # A model that is asked whether the answer is good, and how: with {prompt} and {answer} in their places.
+    judge: Annotated[str, Meta(pattern=_NAME)] | Literal[""] = ""
+    judge_prompt: str = (
+        "Somebody was asked:\n\n{prompt}\n\nThey answered:\n\n{answer}\n\n"
+        "Is this answer correct and complete? Say yes or no."
+    )
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,12 +94,20 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     store_url: str = ""
     # The secret that keys are hashed with; made in the data directory, shared by routers that share a store.
     pepper_file: str = ""
+    # Whether all hosts see one state directory, with the files of releases, or have them from the store.
+    release_files: Literal["shared", "store"] = "shared"
     # Where routers that share a store tell each other what they use: redis://, rediss:// or unix://.
     redis_url: str = ""
     # For so long after its end the answer to a request with an Idempotency-Key is kept, and so is a response
     # that was made in the background; for so long the former is made for nobody.
     answers_kept_s: Annotated[float, Meta(ge=1, le=86400)] = 600.0
     unread_grace_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
+    # How much of the answers of tenants that allow it is kept for the same request, and what part of its
+    # price such an answer costs.
+    answer_cache_bytes: Annotated[int, Meta(ge=1 << 20, le=64 << 30)] = 64 << 20
+    cached_answer_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    # Names behind which a small model is asked first.
+    cascades: tuple[CascadeSettings, ...] = ()
     max_spool_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     max_file_bytes: Annotated[int, Meta(ge=1 << 20, le=512 << 20)] = 64 << 20
     max_files_bytes_per_tenant: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
@@ -106,6 +134,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     retention_days: Annotated[int, Meta(ge=0)] = 0
     # The audit log and the history of releases.
     history_days: Annotated[int, Meta(ge=0)] = 0
+    # Folders in which the administration finds what releases can be made from.
+    release_sources: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     # How long requests wait for a model that is being loaded again, and how long one may say nothing at all
     # before it is looked into.
     revive_wait_s: Annotated[float, Meta(ge=0, le=600)] = 30.0
@@ -149,6 +179,8 @@ class Settings(PlacedOptions, frozen=True, forbid_unknown_fields=True, kw_only=T
     # For Triton's clients; 0 is any free port, -1 none.
     grpc_port: Annotated[int, Meta(ge=-1, le=65535)] = -1
     drain_timeout_s: Annotated[float, Meta(ge=0)] = 30.0
+    # `inflight release add`, with the options of this installation, where the files of releases are here.
+    release_command: tuple[str, ...] = ()
 
 
 Kind = TypeVar("Kind", bound=Options)
@@ -182,9 +214,12 @@ def _convert(text: str, kind: type[Kind]) -> Kind:
     except msgspec.DecodeError as error:
         raise SettingsError(f"the settings file is not valid TOML: {error}") from error
     try:
-        return msgspec.convert(values, kind)
+        options = msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise SettingsError(_describe(str(error), kind)) from error
+    for cascade in options.cascades:
+        _check_cascade(cascade, {each.name for each in options.cascades})
+    return options
 
 
 def _describe(problem: str, whole: type[Options]) -> str:
@@ -194,6 +229,7 @@ def _describe(problem: str, whole: type[Options]) -> str:
         tables: dict[str, type[msgspec.Struct]] = {
             "models": ModelSettings,
             "embedders": EmbedderSettings,
+            "cascades": CascadeSettings,
             "triton_servers": TritonSettings,
         }
         kind = tables.get(path.partition("[")[0], whole)
@@ -211,9 +247,29 @@ def _check(settings: Settings) -> None:
         if urls.count(url) > 1:
             raise SettingsError(f"triton_servers: the url {url!r} is given twice")
     names = [*(model.name for model in settings.models), *(model.name for model in settings.embedders)]
+    names += [cascade.name for cascade in settings.cascades]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"models: the name {name!r} is given twice")
+
+
+def _check_cascade(cascade: CascadeSettings, cascades: set[str]) -> None:
+    where = f"cascades: {cascade.name}"
+    if cascade.small == cascade.large:
+        raise SettingsError(f"{where}: small and large are both {cascade.small!r}: name two models")
+    if among := cascades & {cascade.small, cascade.large, cascade.judge}:
+        raise SettingsError(f"{where}: {min(among)!r} is a cascade itself: name a model")
+    if cascade.least_log_prob is None and not cascade.schema and not cascade.judge:
+        raise SettingsError(f"{where}: no check is given: set least_log_prob, schema or judge, or several")
+    if cascade.judge and "{answer}" not in cascade.judge_prompt:
+        raise SettingsError(f"{where}: judge_prompt lacks {{answer}}, where the answer is put")
+    if cascade.schema:
+        try:
+            fault = fault_of_schema(msgspec.json.decode(cascade.schema))
+        except msgspec.DecodeError as error:
+            fault = f"it is not JSON: {error}"
+        if fault is not None:
+            raise SettingsError(f"{where}: schema: {fault}")
 
 
 def _check_triton(server: TritonSettings) -> None:
@@ -229,6 +285,8 @@ def _check_triton(server: TritonSettings) -> None:
         raise SettingsError(
             f"triton_servers: {server.url}: tls_ca, tls_cert and tls_key are given together or not at all"
         )
+    if server.plain_too and not any(files):
+        raise SettingsError(f"triton_servers: {server.url}: plain_too is for servers with tls_ca")
 
 
 def check_reachable(host: str, has_keys: bool) -> None:

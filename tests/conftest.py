@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from hypothesis import settings
 
+from tests.figures import FigureFile
 from tests.lasting import end_all, lasting
 
 # The launcher is imported where it is needed: a GPU host that only tests the engine may not have it.
@@ -66,14 +68,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the longest tests at their full length; CI runs them shortened",
     )
+    parser.addoption("--figures", type=Path, help="a file for what tests measured; see tests/figures.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (figures := config.getoption("--figures")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FigureFile(figures))
     # Below a shell's background job it is ignored, by all that is started too; many tests press Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # A third of Hypothesis' own number, where a test does not say: each run looks at other examples.
-    settings.register_profile("usual", max_examples=30)
+    settings.register_profile("usual", max_examples=30, deadline=None)
     settings.load_profile("default" if config.getoption("--full") else "usual")
     # Commands that tests call in this process make files as they do in their own: for the owner alone.
     os.umask(0o077)
@@ -97,6 +102,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Tells what the test has measured."""
+    return partial(record_property, "figure")
 
 
 def is_second_worker_of_all_tests(config: pytest.Config) -> bool:

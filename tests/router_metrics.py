@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from router.answer_cache.cached_requests import CachedRequests
+from router.answer_cache.kept_answers import KeptAnswers
+from router.cascade.cascaded_requests import CascadedRequests
 from router.control.scaling.wanted import WantedReplicas
+from router.request.aside import Aside
 from router.routing.models import Published
 from router.routing.replicas import Fleet
 from router.telemetry.admission import AdmissionMetrics
 from router.telemetry.collectors import (
+    AnswerCacheMetrics,
     BatchMetrics,
+    CascadeMetrics,
     FleetMetrics,
     ObjectiveMetrics,
     PeerMetrics,
@@ -53,5 +59,7 @@ def router_metrics() -> Metrics:
         ReleaseMetrics(published),
         BatchMetrics(nothing),  # type: ignore[arg-type]  # that is all it looks at
         PeerMetrics(None),
+        AnswerCacheMetrics(CachedRequests(KeptAnswers(1), nothing, published, 0)),  # type: ignore[arg-type]
+        CascadeMetrics(CascadedRequests([], Aside())),
     )
     return metrics

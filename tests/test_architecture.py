@@ -96,7 +96,7 @@ _NOUNS = {"core", "settings"}
 _PATH = {*_NOUNS, "admission", "http", "request", "routing", "safety", "tenants"}
 _STEP = {"kv", "report", "sampling", "scheduling", "sequence", "steps"}
 _OF_LAUNCHER = {
-    *("bundle", "console", "failure", "paths", "private_memory"),
+    *("bundle", "console", "failure", "paths", "placement", "private_memory"),
     *("progress", "settings", "tether", "toml"),
 }
 LAYERS: dict[str, dict[str, set[str]]] = {
@@ -115,6 +115,8 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "request": {*_NOUNS, "admission", "http", "routing", "safety", "tenants"},
         # Answers that are kept for who comes back; it wraps the path, and no door knows of it.
         "resume": {*_NOUNS, "http", "request"},
+        "answer_cache": {*_NOUNS, "http", "request", "routing"},
+        "cascade": {*_NOUNS, "http", "request"},
         "content": {*_NOUNS, "http", "request", "routing", "store", "tenants"},
         "control": {
             *_NOUNS,
@@ -127,7 +129,7 @@ LAYERS: dict[str, dict[str, set[str]]] = {
             "tenants",
             "triton",
         },
-        "telemetry": {*_NOUNS, "admission", "control", "request", "routing", "store", "tenants"},
+        "telemetry": {*_PATH - {"http", "safety"}, "answer_cache", "cascade", "control", "store"},
         # What chats have in common, whatever door they came through; no door knows another.
         "chat": {"core", "http", "request", "routing"},
         "openai": {*_PATH, "chat", "content", "resume", "store"},
@@ -153,20 +155,28 @@ LAYERS: dict[str, dict[str, set[str]]] = {
         "report": set(),
         "request": set(),
         "refusals": {"request"},
-        "checkpoint": set(),
-        "models": {"checkpoint"},
+        "formats": set(),
+        "checkpoint": {"formats"},
+        "models": {"checkpoint", "formats"},
+        "adapters": {"checkpoint", "models"},
         "kv": {"models", "request"},
         "guides": {"request"},
-        "sequence": {"guides", "kv", "report", "request"},
+        "sequence": {"adapters", "guides", "kv", "report", "request"},
         "sampling": {"request", "sequence"},
         "scheduling": {"kv", "sequence"},
-        "steps": {"kv", "report", "sampling", "scheduling", "sequence"},
+        "steps": {"adapters", "guides", "kv", "report", "request", "sampling", "scheduling", "sequence"},
         # What computes: on the CPU and on a GPU.
-        "native": {"host", "kv", "models", "scheduling"},
-        "cuda": {"config", "guides", "host", "models", "request", *_STEP},
-        "engine": {"config", "guides", "host", "refusals", "request", *_STEP},
-        "build": {"checkpoint", "config", "cuda", "engine", "guides", "host", "models", "native", *_STEP},
-        "runtimes": {"build", "config", "engine", "host", "refusals", "request", *_STEP},
+        "native": {"adapters", "host", "kv", "models", "scheduling"},
+        "cuda": {"adapters", "config", "guides", "host", "models", "request", *_STEP},
+        "engine": {"adapters", "config", "guides", "host", "refusals", "request", *_STEP},
+        "build": {
+            *("adapters", "checkpoint", "config", "cuda", "engine", "guides", "host", "models", "native"),
+            *_STEP,
+        },
+        "runtimes": {
+            *("adapters", "build", "config", "engine", "formats", "host", "refusals", "request"),
+            *_STEP,
+        },
         "process": {"report", "request", "runtimes"},
         "tasks": {
             "build",
@@ -184,9 +194,13 @@ LAYERS: dict[str, dict[str, set[str]]] = {
 }
 # What decides: values in, value out. Beside our own values it may import the standard library alone.
 DECISIONS = (
+    "launcher/placement.py",
+    "loadtest/chaos/limits.py",
     "loadtest/chaos/sheet.py",
     "loadtest/shapes/curves.py",
     "python_backend/costs",
+    "python_backend/engine/formats",
+    "python_backend/engine/adapters/places.py",
     "python_backend/engine/scheduling",
     "python_backend/sharing",
     "router/admission/allocation.py",
@@ -201,6 +215,7 @@ DECISIONS = (
     "router/admission/queue.py",
     "router/admission/running.py",
     "router/admission/signals.py",
+    "router/cascade/checks.py",
     "router/content/batches/decisions.py",
     "router/content/conversations/window.py",
     "router/control/health/vital_signs.py",
@@ -213,9 +228,13 @@ DECISIONS = (
     "router/control/releases/evidence.py",
     "router/control/releases/faults.py",
     "router/control/releases/forecast.py",
+    "router/control/releases/gates.py",
+    "router/control/releases/memory_fit.py",
     "router/control/releases/paired_times.py",
     "router/control/releases/plan.py",
+    "router/control/releases/rate_checks.py",
     "router/control/releases/shadow_gate.py",
+    "router/control/releases/shift_checks.py",
     "router/control/releases/states.py",
     "router/control/releases/sums.py",
     "router/control/scaling/demand.py",

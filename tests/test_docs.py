@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from launcher.settings import StackSettings
+from launcher.settings import ENGINE_KEYS_OF_OURS, StackSettings
 from python_backend.engine.host import device
 from python_backend.triton_adapter import requests
 from python_backend.wire.errors import ErrorKind
@@ -53,7 +53,7 @@ def test_every_router_setting_is_documented_and_no_other() -> None:
 
 def test_every_engine_setting_is_documented_and_no_other() -> None:
     fields = {field.name for field in dataclasses.fields(EngineParameters)}
-    fields -= {"gpt_model_path", "tokenizer_dir"}  # the launcher sets them
+    fields -= ENGINE_KEYS_OF_OURS  # the launcher sets them
     assert documented_settings("engine") == fields
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from deploy.compose_file import compose
 from launcher.commands.main import app
 from loadtest.users.options import add_options
-from tests.deploy.compose.reading import compose
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

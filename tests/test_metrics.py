@@ -16,7 +16,7 @@ from tests.router_metrics import router_metrics
 
 POSTPROCESSING = "inflight_engine_postprocessing_streams"
 UNITS = ("seconds", "tokens", "bytes", "ratio")
-THINGS = ("requests", "records", "replicas", "sequences", "blocks", "streams", "routers")
+THINGS = ("adapters", "requests", "records", "replicas", "sequences", "blocks", "streams", "routers")
 STATES = ("up", "reachable", "frozen", "in_flight", "share", "step", "info")
 OTHER_UNITS = ("ms", "us", "ns", "milliseconds", "minutes", "percent", "kb", "mb", "latency")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from benchmarks.gpu.grouped_products import median_us
 from python_backend.engine.cuda.fp8 import Fp8Linear, quantize_weight
 from python_backend.engine.cuda.kernels.matvec import MatvecTiling, matvec
 from python_backend.engine.cuda.kernels.quantization import quantize_rows
@@ -18,7 +20,6 @@ ROWS = (32, 256, 4096)
 VECTOR_BLOCKS = ((4, 1024, 4), (2, 2048, 4), (4, 4096, 8), (8, 1024, 4))
 # So many matrices are read in turn that none is found in the cache.
 MATRICES = 6
-REPEATS = 9
 
 
 @dataclass(frozen=True)
@@ -35,30 +36,11 @@ class Matrix:
 Product = Callable[[Matrix], torch.Tensor]
 
 
-def median_us(product: Product, matrices: list[Matrix]) -> float:
-    """Of one product, without the host: replayed as a graph."""
-    product(matrices[0])
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for matrix in matrices:
-            product(matrix)
-    times = []
-    for _ in range(REPEATS):
-        begin, end = (torch.Event("cuda", enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / len(matrices))
-    return sorted(times)[REPEATS // 2]
-
-
 def report(
     name: str, product: Product, reference: Product, reference_us: float, matrices: list[Matrix]
 ) -> None:
     try:
-        us = median_us(product, matrices)
+        us = median_us([partial(product, matrix) for matrix in matrices])
         expected = reference(matrices[0]).float()
         error = ((product(matrices[0]).float() - expected).norm() / expected.norm()).item()
         print(f"{name:44} {us:9.1f} us  {reference_us / us:5.2f} x bf16  error {error:.2%}", flush=True)
@@ -104,7 +86,7 @@ def compare(name: str, shape: tuple[int, int]) -> None:
     for rows in (1, *ROWS):
         x = torch.randn(rows, shape[1], device="cuda", dtype=torch.bfloat16)
         reference = in_full(x)
-        full_us = median_us(reference, matrices)
+        full_us = median_us([partial(reference, matrix) for matrix in matrices])
         label = f"{name} {shape[0]} x {shape[1]}, {rows} rows"
         print(f"{label + ', bf16':44} {full_us:9.1f} us", flush=True)
         report(f"{label}, exact sums", exactly_summed(x), reference, full_us, matrices)

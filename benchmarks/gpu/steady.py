@@ -34,8 +34,11 @@ from loadtest.server_metrics import scrape
 RATES = (5.0, 15.0, 30.0, 45.0, 60.0)
 LONG_TOKENS = 100_000
 SEQUENCE_TOKENS = 110_000
-# Of a vocabulary of words no JSON can be spelled; an expression costs a step the same.
-GUIDE = {"structured_outputs": {"regex": r"( w[0-9]{1,6})+"}}
+# Of a vocabulary of words no JSON can be spelled. One allows what a JSON string may hold, which is what most
+# tokens of real answers are; the other makes llguidance look at every word of the vocabulary for each token.
+GUIDES = tuple(
+    {"structured_outputs": {"regex": text}} for text in (r'[^"\\\x00-\x1F\x7F]+', r"([ _][uvw][0-9]{1,6})+")
+)
 Plan = Callable[[random.Random], list[PlannedRequest]]
 
 
@@ -90,7 +93,7 @@ def _poisson(rate: float, seconds: float, guided: bool = False) -> Plan:
                     _words(dice, prompt),
                     answer,
                     "guided" if has_guide else "plain",
-                    extras=GUIDE if has_guide else None,
+                    extras=GUIDES[len(found) // 2 % 2] if has_guide else None,
                 )
             )
             at_s += dice.expovariate(rate)
@@ -99,9 +102,22 @@ def _poisson(rate: float, seconds: float, guided: bool = False) -> Plan:
     return plan
 
 
-def _burst(dice: random.Random) -> list[PlannedRequest]:
-    # Of a tier that waits: all are to be answered, as the other server does.
-    return [PlannedRequest(0.0, _words(dice, 512), 256, "burst", tier="batch") for _ in range(256)]
+def _burst(guided: bool) -> Plan:
+    def plan(dice: random.Random) -> list[PlannedRequest]:
+        # Of a tier that waits: all are to be answered, as the other server does.
+        return [
+            PlannedRequest(
+                0.0,
+                _words(dice, 512),
+                256,
+                "guided" if guided and number % 2 else "burst",
+                tier="batch",
+                extras=GUIDES[number // 2 % 2] if guided and number % 2 else None,
+            )
+            for number in range(256)
+        ]
+
+    return plan
 
 
 def _short_beside(long_tokens: int) -> Plan:
@@ -133,7 +149,8 @@ def parts(seconds: float) -> list[Part]:
         Part("one alone", _alone),
         *(Part(f"{rate:g} a second", _poisson(rate, seconds)) for rate in RATES),
         Part("half guided, 30 a second", _poisson(30.0, seconds, guided=True)),
-        Part("burst of 256", _burst),
+        Part("burst of 256", _burst(guided=False)),
+        Part("burst of 256, half guided", _burst(guided=True)),
         Part("31 short ones", _short_beside(0)),
         Part("31 short ones beside 100k", _short_beside(LONG_TOKENS)),
         Part("fill 1k", _turns(1000, 1), warms=True),
@@ -168,7 +185,17 @@ def _row(result: RequestResult) -> dict[str, Any]:
         **{name: kept[name] for name in ("kind", "first_token_s", "ended_s", "longest_gap_s", "error")},
         **{name: kept[name] for name in ("completion_tokens", "prompt_tokens", "cached_tokens", "pieces")},
         "token_s": sum(gaps_s) / len(gaps_s) if gaps_s else None,
+        "silent_from_s": _silent_from_s(result),
     }
+
+
+def _silent_from_s(result: RequestResult) -> float | None:
+    """When the longest gap began; gaps are told by the token, and a piece may hold several."""
+    if not result.gaps_s or result.first_token_s is None:
+        return None
+    longest = max(result.gaps_s)
+    before_s = sum(result.gaps_s[: result.gaps_s.index(longest)])
+    return result.first_token_s + before_s * result.longest_gap_s / longest if longest else None
 
 
 def _stage_sums(server: Server) -> dict[str, float]:

@@ -20,7 +20,7 @@ _COLUMNS = (
     "TPOT p50 / p95 / p99 ms",
     "end to end p50 / p95 / p99 s",
     "tok/s",
-    "silence ms",
+    "longest silence ms",
 )
 
 
@@ -41,7 +41,8 @@ def show(seen: Sequence[Seen]) -> None:
 
 def _line(seen: Seen, kind: str) -> str:
     rows = [row for row in seen.results if row["kind"] == kind]
-    silence = 1000 * max((float(row["longest_gap_s"]) for row in rows), default=0.0)
+    quietest = max(rows, key=lambda row: float(row["longest_gap_s"]))
+    silence, since_s = 1000 * float(quietest["longest_gap_s"]), quietest.get("silent_from_s")
     tokens = sum(int(row["completion_tokens"]) for row in rows) / seen.seconds
     columns = [
         f"{seen.part}, {kind}",
@@ -50,7 +51,7 @@ def _line(seen: Seen, kind: str) -> str:
         _percentiles(rows, "token_s", 1000, 2),
         _percentiles(rows, "ended_s", 1, 2),
         f"{tokens:,.0f}",
-        f"{silence:.0f}",
+        f"{silence:.0f}" if since_s is None else f"{silence:.0f} at {since_s:.1f} s",
     ]
     return f"| {' | '.join(columns)} |"
 

@@ -38,6 +38,7 @@ class Setup:
     data_dir: Path | None = None
     router: Mapping[str, Any] = field(default_factory=dict)
     embeddings: bool = True
+    triton_servers: int = 1
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,12 @@ def serving(setup: Setup, tenants: Iterable[str] = ()) -> Iterator[Served]:
         keys, ids = make_tenants(state_dir, tenants)
         settings = {**setup.router, "state_dir": str(state_dir), "metrics_open": True}
         with running_stack(
-            setup.engine, setup.model, setup.data_dir, settings, embeddings=setup.embeddings
+            setup.engine,
+            setup.model,
+            setup.data_dir,
+            settings,
+            setup.triton_servers,
+            setup.embeddings,
         ) as stack:
             try:
                 yield Served(stack, keys, ids, setup.data_dir)

@@ -11,7 +11,7 @@ from torch.nn.functional import embedding, gelu, silu, softmax
 
 from benchmarks.torch_model.linear import Linear, packing_pays
 from benchmarks.torch_model.norm import RmsNorm
-from python_backend.engine.models.decoder import Activation
+from python_backend.engine.models.decoder import Activation, dense
 
 if TYPE_CHECKING:
     from python_backend.engine.models.decoder import (
@@ -20,18 +20,28 @@ if TYPE_CHECKING:
         ExpertShape,
         ExpertWeights,
         LayerWeights,
+        Matrix,
         Rope,
         Weights,
     )
 
-Activate = Callable[[torch.Tensor], torch.Tensor]
+# From gates and ups to what goes into the second product.
+Activate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _gelu_tanh(rows: torch.Tensor) -> torch.Tensor:
-    return gelu(rows, approximate="tanh")
+def _activate(shape: DecoderShape) -> Activate:
+    def clamped_swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        gate, up = (
+            gate.clamp(max=shape.activation_limit),
+            up.clamp(-shape.activation_limit, shape.activation_limit),
+        )
+        return gate * torch.sigmoid(1.702 * gate) * (up + 1)
 
-
-_ACTIVATIONS: dict[Activation, Activate] = {Activation.SILU: silu, Activation.GELU_TANH: _gelu_tanh}
+    if shape.activation is Activation.CLAMPED_SWIGLU:
+        return clamped_swiglu
+    if shape.activation is Activation.GELU_TANH:
+        return lambda gate, up: gelu(gate, approximate="tanh").mul_(up)
+    return lambda gate, up: silu(gate).mul_(up)
 
 
 class Attention(Protocol):
@@ -111,8 +121,7 @@ class _Mlp:
     activate: Activate
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        gate, up = self.gate_up(rows).chunk(2, dim=-1)
-        return self.down(self.activate(gate).mul_(up))
+        return self.down(self.activate(*self.gate_up(rows).chunk(2, dim=-1)))
 
 
 class _Experts:
@@ -120,16 +129,26 @@ class _Experts:
 
     def __init__(self, shape: ExpertShape, weights: ExpertWeights, activate: Activate, pack: bool) -> None:
         self._shape = shape
-        self._router = Linear(torch.from_numpy(weights.router), pack=False)
+        self._router = _linear(weights.router, weights.router_bias, False)
+        gate_up, down = dense(weights.gate_up), dense(weights.down)
+
+        def one(matrices: Weights, biases: Weights | None, index: int) -> Linear:
+            return _linear(matrices[index], None if biases is None else biases[index], pack)
+
         self._experts = [
-            _Mlp(_linear(weights.gate_up[i], None, pack), _linear(weights.down[i], None, pack), activate)
-            for i in range(shape.count)
+            _Mlp(one(gate_up, weights.gate_up_bias, i), one(down, weights.down_bias, i), activate)
+            for i in range(shape.total)
         ]
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        shares, chosen = softmax(self._router(rows), dim=-1).topk(self._shape.per_token, dim=-1)
-        if self._shape.renormalizes:
+        scores, shape = self._router(rows), self._shape
+        shares, chosen = softmax(scores[:, : shape.count], dim=-1).topk(shape.per_token, dim=-1)
+        if shape.renormalizes:
             shares /= shares.sum(dim=-1, keepdim=True)
+        if shape.shared:
+            of_all = torch.arange(shape.count, shape.total).expand(len(rows), -1)
+            chosen = torch.cat([chosen, of_all], dim=1)
+            shares = torch.cat([shares, scores[:, -1:].sigmoid().expand(-1, shape.shared)], dim=1)
         together = torch.zeros_like(rows)
         for expert in sorted(set(chosen.flatten().tolist())):
             taken, rank = (chosen == expert).nonzero(as_tuple=True)
@@ -141,12 +160,13 @@ class _Experts:
 class _Layer:
     def __init__(self, shape: DecoderShape, weights: LayerWeights, pack: bool) -> None:
         self._shape = shape
-        self._attention_norm = self._norm(weights.attention_norm)
+        self._attention_norm = self._optional_norm(weights.attention_norm)
         self._qkv = _linear(weights.qkv, weights.qkv_bias, pack)
-        self._head_norm = self._norm_of_heads(weights.query_norm, weights.key_norm)
+        self._query_norm = self._optional_norm(weights.query_norm)
+        self._key_norm = self._optional_norm(weights.key_norm)
         self._attention_out = _linear(weights.attention_out, weights.attention_out_bias, pack)
         self._attention_out_norm = self._optional_norm(weights.attention_out_norm)
-        self._mlp_norm = self._norm(weights.mlp_norm)
+        self._mlp_norm = self._optional_norm(weights.mlp_norm)
         self._mlp = self._make_mlp(weights, pack)
         self._mlp_out_norm = self._optional_norm(weights.mlp_out_norm)
 
@@ -154,22 +174,22 @@ class _Layer:
         self, hidden: torch.Tensor, factors: torch.Tensor, attention: Attention, index: int
     ) -> torch.Tensor:
         shape = self._shape
-        qkv = self._qkv(self._attention_norm(hidden))
+        qkv = self._qkv(hidden if self._attention_norm is None else self._attention_norm(hidden))
         heads = qkv.view(len(qkv), -1, shape.head_dim)
-        turning = heads[:, : shape.heads + shape.kv_heads]
-        if self._head_norm is not None:
-            turning.copy_(self._head_norm(turning))
-        _turn_(turning, factors)
-        keys_values = qkv[:, shape.heads * shape.head_dim :]
+        first, last = shape.heads * shape.head_dim, (shape.heads + shape.kv_heads) * shape.head_dim
+        _norm_(qkv[:, :first], self._query_norm)
+        _norm_(qkv[:, first:last], self._key_norm)
+        _turn_(heads[:, : shape.heads + shape.kv_heads], factors)
+        keys_values = qkv[:, first:]
         out = self._attention_out(attention(index, heads[:, : shape.heads], keys_values))
         return out if self._attention_out_norm is None else self._attention_out_norm(out)
 
     def think(self, hidden: torch.Tensor) -> torch.Tensor:
-        out = self._mlp(self._mlp_norm(hidden))
+        out = self._mlp(hidden if self._mlp_norm is None else self._mlp_norm(hidden))
         return out if self._mlp_out_norm is None else self._mlp_out_norm(out)
 
     def _make_mlp(self, weights: LayerWeights, pack: bool) -> _Mlp | _Experts:
-        activate = _ACTIVATIONS[self._shape.activation]
+        activate = _activate(self._shape)
         if weights.experts is not None and self._shape.experts is not None:
             return _Experts(self._shape.experts, weights.experts, activate, pack)
         assert weights.gate_up is not None
@@ -177,19 +197,18 @@ class _Layer:
         gate_up = _linear(weights.gate_up, weights.gate_up_bias, pack)
         return _Mlp(gate_up, _linear(weights.down, weights.down_bias, pack), activate)
 
-    def _norm(self, weight: Weights) -> RmsNorm:
-        return RmsNorm(torch.from_numpy(weight), self._shape.norm_epsilon)
-
     def _optional_norm(self, weight: Weights | None) -> RmsNorm | None:
-        return None if weight is None else self._norm(weight)
-
-    def _norm_of_heads(self, query: Weights | None, key: Weights | None) -> RmsNorm | None:
-        """One norm for the query and the key heads, which lie side by side."""
-        if query is None or key is None:
-            return None
-        rows = [torch.from_numpy(query)] * self._shape.heads + [torch.from_numpy(key)] * self._shape.kv_heads
-        return RmsNorm(torch.stack(rows), self._shape.norm_epsilon)
+        return None if weight is None else RmsNorm(torch.from_numpy(weight), self._shape.norm_epsilon)
 
 
-def _linear(weight: Weights, bias: Weights | None, pack: bool) -> Linear:
-    return Linear(torch.from_numpy(weight), None if bias is None else torch.from_numpy(bias), pack=pack)
+def _norm_(rows: torch.Tensor, norm: RmsNorm | None) -> None:
+    """Norms heads in place: each, or all as one, as the weight is wide."""
+    if norm is not None:
+        parts = rows.reshape(len(rows), -1, norm.width)
+        rows.copy_(norm(parts).reshape(rows.shape))
+
+
+def _linear(weight: Matrix, bias: Weights | None, pack: bool) -> Linear:
+    return Linear(
+        torch.from_numpy(dense(weight)), None if bias is None else torch.from_numpy(bias), pack=pack
+    )

@@ -6,14 +6,14 @@ import torch
 
 
 class RmsNorm:
-    """x / √(mean(x²) + ε) · w over the last dimension; a weight may have more of them, one row for each head.
+    """x / √(mean(x²) + ε) · w over the last dimension, of `width` entries.
 
     Written as √n · x / hypot(‖x‖, √(nε)) · w, which is four operations where torch's own takes nine: for a
     decoding batch it is their number that costs.
     """
 
     def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
-        width = weight.shape[-1]
+        self.width = width = weight.shape[-1]
         self._weight = weight * width**0.5
         self._floor = torch.tensor((width * epsilon) ** 0.5)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -52,6 +53,14 @@ def default_models(console: StackConsole) -> list[Path]:
     return [text.directory, embeddings.directory]
 
 
+def same_each_time(listing: str) -> str:
+    """Without its number and its moment: the same files give the same bundle."""
+    document = json.loads(listing)
+    document.pop("serialNumber", None)
+    document.get("metadata", {}).pop("timestamp", None)
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
 def build(python: str, with_model: bool, console: Console) -> None:
     version = importlib.metadata.version("inflight")
     needs = [Requirement(text) for text in importlib.metadata.requires("inflight") or []]
@@ -61,16 +70,17 @@ def build(python: str, with_model: bool, console: Console) -> None:
         house = Wheelhouse(target, ROOT / "requirements.lock", Path(folder), say=console.print)
         wheels = house.gather(need for need in needs if target.applies(need))
         check_hashes(wheels, ROOT / "requirements.hashes")
-        members = contents(ROOT, wheels, version, python, models)
-        total_bytes = sum(len(member.read()) for member in members.values())
         file = ROOT / "dist" / bundle_name(version, python)
+        parts = [Part("inflight", version, "Apache-2.0"), *parts_of_wheels(wheels)]
+        listing = render(file.name, version, parts)
+        members = contents(ROOT, wheels, version, python, models, same_each_time(listing))
+        total_bytes = sum(len(member.read()) for member in members.values())
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task(f"Packing {len(members)} files", total=total_bytes)
             checksum = write_archive(file, members, lambda size: progress.advance(task, size))
-        parts = [Part("inflight", version, "Apache-2.0"), *parts_of_wheels(wheels)]
         listed = file.with_name(file.name.replace(".tar.xz", ".cdx.json"))
-        listed.write_text(render(file.name, version, parts), encoding="utf-8")
+        listed.write_text(listing, encoding="utf-8")
     size_bytes = file.stat().st_size
     console.print(f"{file.relative_to(ROOT)}: {size_bytes / 1e6:.1f} MB, for Python {python} on x86_64")
     console.print(f"sha256 {checksum}", soft_wrap=True)

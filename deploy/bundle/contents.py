@@ -22,8 +22,14 @@ _SCRIPTS = {"install": "install.py", "bin/inflight": "inflight.sh"}
 
 
 def contents(
-    project: Path, wheels: Iterable[Path], version: str, python: str, models: Iterable[Path] = ()
+    project: Path,
+    wheels: Iterable[Path],
+    version: str,
+    python: str,
+    models: Iterable[Path] = (),
+    parts: str = "",
 ) -> dict[PurePosixPath, Member]:
+    """`parts` is the list of its packages, which goes with it wherever it is unpacked."""
     root = PurePosixPath(f"inflight-{version}")
     members: dict[PurePosixPath, Member] = {}
     for wheel in wheels:
@@ -40,6 +46,8 @@ def contents(
     metadata = f"Metadata-Version: 2.1\nName: inflight\nVersion: {version}\n".encode()
     members[root / "lib" / f"inflight-{version}.dist-info" / "METADATA"] = Member(lambda: metadata)
     members[root / "python-version"] = Member(f"{python}\n".encode)
+    if parts:
+        members[root / "sbom.cdx.json"] = Member(parts.encode)
     return members
 
 

@@ -62,6 +62,37 @@ class Target:
         return ["--only-binary=:all:", "--implementation=cp", f"--python-version={self.python}", *flags]
 
 
+def visit(
+    requirements: Iterable[Requirement],
+    target: Target,
+    fetch: Callable[[list[Requirement]], None],
+    requires: Callable[[str], Iterable[str]],
+) -> None:
+    """What is asked for and, in turn, what that needs there: each round is fetched before it is asked."""
+    asked: set[tuple[str, str]] = set()
+    wanted = list(requirements)
+    while wanted := [item for item in wanted if _is_new(item, asked)]:
+        fetch(wanted)
+        wanted = [need for item in wanted for need in _needs_of(item, target, requires)]
+
+
+def _is_new(requirement: Requirement, asked: set[tuple[str, str]]) -> bool:
+    name = canonicalize_name(requirement.name)
+    keys = {(name, extra) for extra in ("", *requirement.extras)}
+    is_new = name not in LEFT_OUT and not keys <= asked
+    asked |= keys
+    return is_new
+
+
+def _needs_of(
+    requirement: Requirement, target: Target, requires: Callable[[str], Iterable[str]]
+) -> list[Requirement]:
+    name = canonicalize_name(requirement.name)
+    if name in WITHOUT_DEPENDENCIES:
+        return []
+    return [need for need in map(Requirement, requires(name)) if target.applies(need, requirement.extras)]
+
+
 class Wheelhouse:
     """Downloads what is asked for and, in turn, what that needs; `pip_options` go to every call of pip."""
 
@@ -86,29 +117,14 @@ class Wheelhouse:
     def gather(self, requirements: Iterable[Requirement]) -> list[Path]:
         """The wheels, in the order of their names."""
         wheels: dict[str, Path] = {}
-        asked: set[tuple[str, str]] = set()
-        wanted = list(requirements)
-        while wanted := [item for item in wanted if self._is_new(item, asked)]:
-            missing = [item for item in wanted if canonicalize_name(item.name) not in wheels]
-            if missing:
+
+        def fetch(wanted: list[Requirement]) -> None:
+            if missing := [item for item in wanted if canonicalize_name(item.name) not in wheels]:
                 self._download(missing)
-                wheels = {_name(path): path for path in sorted(self._directory.glob("*.whl"))}
-            wanted = [need for item in wanted for need in self._needs_of(item, wheels)]
+                wheels.update({_name(path): path for path in sorted(self._directory.glob("*.whl"))})
+
+        visit(requirements, self._target, fetch, lambda name: required_by(wheels[name]))
         return [wheels[name] for name in sorted(wheels)]
-
-    def _is_new(self, requirement: Requirement, asked: set[tuple[str, str]]) -> bool:
-        name = canonicalize_name(requirement.name)
-        keys = {(name, extra) for extra in ("", *requirement.extras)}
-        is_new = name not in LEFT_OUT and not keys <= asked
-        asked |= keys
-        return is_new
-
-    def _needs_of(self, requirement: Requirement, wheels: dict[str, Path]) -> list[Requirement]:
-        name = canonicalize_name(requirement.name)
-        if name in WITHOUT_DEPENDENCIES:
-            return []
-        needs = [Requirement(text) for text in required_by(wheels[name])]
-        return [need for need in needs if self._target.applies(need, requirement.extras)]
 
     def _download(self, requirements: list[Requirement]) -> None:
         plain = sorted({f"{item.name}{item.specifier}" for item in requirements})

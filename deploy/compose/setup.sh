@@ -49,6 +49,11 @@ for name in hf_token aws_credentials; do
         (umask 077 && : >"$secrets/$name" && chmod 444 "$secrets/$name")
     fi
 done
+# With SELinux, containers read only what is labelled for them. Compose does that where a mount has :z, and
+# cannot be told to for secrets.
+if command -v selinuxenabled >/dev/null && selinuxenabled; then
+    chcon -R -t container_file_t -l s0 "$secrets"
+fi
 # What is mounted is read by other users; a checkout may have been made for this one alone.
 for mounted in deploy/compose/inflight.toml deploy/compose/redis.conf deploy/compose/models deploy/prometheus \
     deploy/grafana; do

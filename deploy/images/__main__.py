@@ -1,24 +1,58 @@
 """Builds the images of docker-compose.yml without Docker, and says what is in them: python -m deploy.images.
 
 By buildah, in a chroot, as root, on Debian: `apt-get install buildah mmdebstrap`. Unless an image of Python
-is named, a stand-in for the official one is made of Debian's packages and this machine's CPython 3.12.
+is named, a stand-in for the official one is made of Debian's packages and this machine's CPython 3.12. With
+--serve they are run as well, by podman, beside PostgreSQL, Redis and Prometheus of Debian's packages.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
+from typing import Any
 
-from deploy.images.base import make_stand_in
+from deploy.compose_file import compose
+from deploy.images.base import make_gpu_base, make_stand_in
 from deploy.images.buildah import Buildah
-from deploy.images.serving import ask_for_a_chat
-from tests.deploy.compose.reading import compose
+from deploy.images.containers import Failed
+from deploy.images.exercise import exercise
+from deploy.images.page import write_page
+from deploy.images.servers import make_servers
+from launcher.console import StackConsole
+from launcher.packaging.models.checkpoint import resolve_checkpoint
+from launcher.settings import StackSettings
 
-BUILT_HERE = ("router", "triton-cpu", "locust")
+ON_PYTHON = ("router", "triton-cpu", "locust")
+BUILT_HERE = (*ON_PYTHON, "triton")
 
 
 def main() -> None:
+    told = options()
+    told.into.mkdir(parents=True, exist_ok=True)
+    buildah = Buildah()
+    kept = told.into / "figures.json"
+    figures: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {"images": {}}
+    if not told.no_build:
+        base = told.python_image or make_stand_in(buildah, told.python)
+        for name in told.only or BUILT_HERE:
+            figures["images"][name] = newer(
+                figures["images"].get(name), built(buildah, name, base, told.into)
+            )
+            kept.write_text(json.dumps(figures, indent=2) + "\n")
+    if told.serve:
+        model = resolve_checkpoint(told.model, StackSettings().data_dir, StackConsole())
+        try:
+            figures["serving"] = exercise(model.name, model.model_path, make_servers(buildah))
+        except Failed as failed:
+            raise SystemExit(str(failed)) from None
+        kept.write_text(json.dumps(figures, indent=2) + "\n")
+    if told.write_page:
+        write_page(figures)
+
+
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", action="append", choices=BUILT_HERE, help="a service; may be repeated")
     parser.add_argument(
@@ -28,21 +62,26 @@ def main() -> None:
     parser.add_argument(
         "--python", type=Path, default=None, help="prefix of a CPython 3.12, for the stand-in"
     )
-    parser.add_argument("--chat", action="store_true", help="start Triton and a router of them")
-    told = parser.parse_args()
-    told.into.mkdir(parents=True, exist_ok=True)
-    buildah = Buildah()
-    base = told.python_image or make_stand_in(buildah, told.python)
-    services = compose()["services"]
-    figures = {}
-    for name in told.only or BUILT_HERE:
-        built = buildah.build(services[name], {"PYTHON_IMAGE": base})
-        figures[name] = buildah.describe(built, told.into / f"{name}.cdx.json")
-        print(f"{name}: {json.dumps(figures[name])}", flush=True)
-    if told.chat and {"router", "triton-cpu"} <= figures.keys():
-        figures["chat"] = ask_for_a_chat(buildah, services)
-        print(f"chat: {json.dumps(figures['chat'])}")
-    (told.into / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
+    parser.add_argument("--no-build", action="store_true", help="use those that are there")
+    parser.add_argument("--serve", action="store_true", help="run them: chats, restarts, a canary")
+    parser.add_argument("--model", default=StackSettings().model, help="what is served")
+    parser.add_argument("--write-page", action="store_true", help="the figures go to docs/deploy.md")
+    return parser.parse_args()
+
+
+def built(buildah: Buildah, name: str, python_image: str, into: Path) -> dict[str, Any]:
+    base = make_gpu_base(buildah, python_image) if name == "triton" else python_image
+    began_s = time.monotonic()
+    image = buildah.build(compose()["services"][name], {"PYTHON_IMAGE": base, "BASE": base})
+    took_s = time.monotonic() - began_s
+    figures = {"built_in_s": round(took_s, 1), **buildah.describe(image, into / f"{name}.cdx.json")}
+    print(f"{name}: {json.dumps(figures)}", flush=True)
+    return figures
+
+
+def newer(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
+    """An image that was there already took as long as when it was built."""
+    return before if before is not None and before["digest"] == now["digest"] else now
 
 
 if __name__ == "__main__":

@@ -1,7 +1,13 @@
-"""A stand-in for the official Python image: Debian's packages, and a CPython 3.12 of this machine."""
+"""Stand-ins for what images are built on: Python's official image, and NVIDIA's with Triton.
+
+The first is Debian's packages and a CPython 3.12 of this machine; the second that one with Triton's server of
+the PyPI wheel at its place, numpy, and a torch of which there is only the name and the version: as much as
+an image can be built on. It computes on no GPU.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -11,13 +17,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deploy.images.buildah import Buildah
 
-NAME = "localhost/python:3.12-stand-in"
 LIBRARIES = (
     *("ca-certificates", "libssl3", "libffi8", "libsqlite3-0", "zlib1g", "libbz2-1.0", "liblzma5"),
     *("libreadline8", "libncursesw6", "libuuid1", "libexpat1", "netbase", "tzdata"),
 )
 LEFT_OUT = ("doc", "man", "locale", "info")
+# What NVIDIA's images have, as their own packages; without torch's libraries for a GPU, which are gigabytes.
+LAID_OUT = """
+set -eu
+pip install --quiet --no-cache-dir --no-deps numpy==1.26.4 nvidia-pytriton==0.7.0 packaging
+packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+torch=$packages/torch-2.11.0.dist-info
+mkdir -p "$packages/torch" "$torch"
+printf 'Metadata-Version: 2.1\\nName: torch\\nVersion: 2.11.0\\n' > "$torch/METADATA"
+echo stand-in > "$torch/INSTALLER"
+server=$packages/pytriton
+mkdir -p /opt/tritonserver/backends
+cp -r "$server/tritonserver/bin" /opt/tritonserver/bin
+cp -r "$server/tritonserver/backends/python" /opt/tritonserver/backends/python
+cp "$server"/tritonserver/python_backend_stubs/3.12/* /opt/tritonserver/backends/python/
+pip uninstall --quiet --yes nvidia-pytriton
+"""
 OF_PYTHON = ("test", "idlelib", "tkinter", "turtledemo")
+
+
+def stand_in(name: str, *recipe: object) -> str:
+    """A name that says how it is made: one that was made in another way is not used."""
+    return f"localhost/{name}:stand-in-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:8]}"
+
+
+NAME = stand_in("python", LIBRARIES, LEFT_OUT, OF_PYTHON)
+GPU_NAME = stand_in("tritonserver", NAME, LAID_OUT)
 
 
 def make_stand_in(buildah: Buildah, prefix: Path | None) -> str:
@@ -34,6 +64,7 @@ def make_stand_in(buildah: Buildah, prefix: Path | None) -> str:
         ignored = shutil.ignore_patterns("__pycache__", "*.a", "config-3*", *OF_PYTHON)
         for part in ("bin", "lib"):
             shutil.copytree(prefix / part, python / "usr/local" / part, symlinks=True, ignore=ignored)
+        move_scripts(python / "usr/local/bin")
         container = buildah.ask("from", "scratch")
         try:
             buildah.ask("add", "--quiet", container, system, "/")
@@ -45,6 +76,27 @@ def make_stand_in(buildah: Buildah, prefix: Path | None) -> str:
         finally:
             buildah.ask("rm", container)
     return NAME
+
+
+def move_scripts(folder: Path) -> None:
+    """pip and its like name their interpreter by the place that they were installed in."""
+    for script in folder.iterdir():
+        if script.is_file() and not script.is_symlink() and script.read_bytes()[:2] == b"#!":
+            _, _, rest = script.read_bytes().partition(b"\n")
+            script.write_bytes(b"#!/usr/local/bin/python3\n" + rest)
+
+
+def make_gpu_base(buildah: Buildah, python_image: str) -> str:
+    if GPU_NAME in buildah.ask("images", "--format", "{{.Name}}:{{.Tag}}").split():
+        return GPU_NAME
+    container = buildah.ask("from", "--pull-never", python_image)
+    try:
+        run = ("run", "--isolation=chroot", *buildah.authorities, container, "--")
+        buildah.ask(*run, "sh", "-c", LAID_OUT)
+        buildah.ask("commit", "--quiet", container, GPU_NAME)
+    finally:
+        buildah.ask("rm", container)
+    return GPU_NAME
 
 
 def find_python() -> Path:

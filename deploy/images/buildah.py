@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.images.sources import LABEL, mark_of_sources
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -46,7 +48,9 @@ class Buildah:
             f"--build-arg={name}={arguments[name]}" for name in build.get("args", {}) if name in arguments
         ]
         target = ["--target", build["target"]] if "target" in build else []
-        where = ["--isolation=chroot", "--layers=false", *self.authorities, "--quiet"]
+        # Layers that nothing has changed for are used again: packages while their versions are the same.
+        label = f"--label={LABEL}={mark_of_sources()}"
+        where = ["--isolation=chroot", label, "--layers", "--pull-never", *self.authorities, "--quiet"]
         self.ask("bud", *where, *given, *target, "-f", build["dockerfile"], "-t", image, build["context"])
         return image
 

@@ -12,6 +12,7 @@ import typer
 
 from client.cli import ask, chat
 from launcher.commands import (
+    adapter,
     administration,
     chaos,
     deployment,
@@ -146,6 +147,7 @@ app.command()(simulate)
 app.command()(plan)
 administration.add_to(app)
 release.add_to(app)
+adapter.add_to(app)
 slo.add_to(app)
 tune.add_to(app)
 trtllm.add_to(app)

@@ -137,11 +137,10 @@ def microdollars(amount: float) -> int:
 
 
 def model_named(text: str) -> str:
-    from router.core.manifest import MODEL_NAME
+    from router.core.manifest import MODEL_NAME, NAMES_ALLOWED
 
     if not MODEL_NAME.fullmatch(text):
-        allowed = "1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
-        raise Mistake(f"{text!r} cannot be the name of a model; allowed: {allowed}")
+        raise Mistake(f"{text!r} cannot be the name of a model; allowed: {NAMES_ALLOWED}")
     return text
 
 

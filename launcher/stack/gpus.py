@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from launcher.placement import groups_of, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,14 +22,8 @@ def share_of_gpus(
 
     Nothing where there is one group or none. Engines count what they see from 0.
     """
-    gpus = visible_gpus(base, devices)
-    groups = [gpus[begin : begin + size] for begin in range(0, len(gpus) - size + 1, size)]
-    return {VISIBLE: ",".join(groups[number % len(groups)])} if len(groups) > 1 else {}
-
-
-def gpus_of_one(engine: Mapping[str, str]) -> int:
-    """How many an engine with these parameters computes on."""
-    return prod(int(engine.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline", "data"))
+    groups = groups_of(visible_gpus(base, devices), size)
+    return {VISIBLE: ",".join(place_of(number, groups))} if len(groups) > 1 else {}
 
 
 def visible_gpus(base: Mapping[str, str], devices: Path) -> list[str]:

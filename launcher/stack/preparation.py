@@ -22,9 +22,11 @@ from launcher.packaging.repository import (
     write_repository,
 )
 from launcher.settings import (
+    ADAPTERS_DIR,
     ENGINE_KEYS_OF_OURS,
     PACKED_CACHE,
     RUNTIMES_DIR,
+    adapters_dir,
     packed_cache_dir,
     runtimes_dir,
     state_dir,
@@ -114,6 +116,7 @@ class Preparation:
                 "tokenizer_dir": directory,
                 PACKED_CACHE: packed_cache_dir(self._settings),
                 RUNTIMES_DIR: runtimes_dir(self._settings),
+                ADAPTERS_DIR: adapters_dir(self._settings),
             },
         }
         left_out = [EMBEDDINGS]

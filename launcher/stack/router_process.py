@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from launcher.packaging.models.checkpoint import Checkpoint
     from launcher.packaging.models.fingerprint import Fingerprint
+    from launcher.settings import Settings
     from launcher.stack.triton_server import TritonServer
 
 PROBE_TIMEOUT_S = 2.0
@@ -47,6 +48,12 @@ def check_router_settings(host: str, data_dir: Path, extra: Mapping[str, Any], f
 def longest_stop_s(drain_timeout_s: float, extra: Mapping[str, Any]) -> float:
     """How long a proper end may take: requests drain, the rest is cut, stops are waited for twice over."""
     return drain_timeout_s + 4 * float(extra.get("stop_timeout_s", DEFAULT_STOP_TIMEOUT_S)) + CLOSING_S
+
+
+def add_command(settings: Settings) -> list[str]:
+    """`inflight release add`, as the router may run it for who administers it from elsewhere."""
+    command = [sys.executable, "-m", "launcher", "release", "add", f"--data-dir={settings.stack.data_dir}"]
+    return command if settings.file is None else [*command, f"--config={settings.file}"]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.packaging.triton_runtime import build_runtime
+from launcher.placement import gpus_of_one
 from launcher.secret_files import with_secrets
 from launcher.stack.announcement import announce
-from launcher.stack.gpus import gpus_of_one
 from launcher.stack.preparation import Preparation, Prepared
 from launcher.stack.processes import STACK_ID_VARIABLE, ChildProcess
-from launcher.stack.router_process import RouterProcess, check_router_settings, longest_stop_s
+from launcher.stack.router_process import RouterProcess, add_command, check_router_settings, longest_stop_s
 from launcher.stack.runs import Run, open_run
 from launcher.stack.services import ServiceGroup
 from launcher.stack.stack_ports import claim_ports
@@ -113,9 +113,8 @@ class Stack:
             ports.health,
             ports.router_grpc,
         )
-        router.write_settings(
-            tritons, prepared.text, stack.drain_timeout_s, self._router_settings, prepared.embeddings
-        )
+        extra = {**self._router_settings, "release_command": add_command(self._settings)}
+        router.write_settings(tritons, prepared.text, stack.drain_timeout_s, extra, prepared.embeddings)
         return prepared, tritons, router
 
     def _services(

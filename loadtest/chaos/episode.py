@@ -19,12 +19,18 @@ class EpisodeResult:
     struck_s: float = 0.0
     over_s: float = 0.0
     recovered_s: float = 0.0
+    limit_s: float = 0.0  # by when it was to be at rest, after it was over
     requests: list[RequestResult] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
     @property
     def outcomes(self) -> Counter[str]:
         return Counter(outcome_of(each) for each in self.requests)
+
+    @property
+    def rest_s(self) -> float:
+        """From the end of the fault until all was at rest."""
+        return max(0.0, self.recovered_s - self.over_s)
 
     @property
     def longest_silence_s(self) -> float:

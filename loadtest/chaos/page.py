@@ -16,7 +16,7 @@ _MOST_S = 30.0
 _EPISODES_A_ROW = 10
 _HEADINGS = (
     *("", "fault", "victim", "requests", "whole", "refused", "cut"),
-    *("held", "at rest after", "longest silence"),
+    *("held", "at rest after", "limit", "longest silence"),
 )
 
 
@@ -52,22 +52,7 @@ def chaos_page(
             for start in range(0, len(results), _EPISODES_A_ROW)
         ),
         "<h2>Faults</h2>",
-        table(
-            [
-                "",
-                "fault",
-                "victim",
-                "requests",
-                "whole",
-                "refused",
-                "cut",
-                "held",
-                "at rest after",
-                "longest silence",
-            ],
-            [_row(each) for each in results],
-            texts=3,
-        ),
+        table(_HEADINGS, [_row(each) for each in results], texts=3),
     ]
     if violations:
         body += ["<h2>Violations</h2>", table(["", "fault", "what"], list(_violations(results)), texts=3)]
@@ -80,7 +65,6 @@ def chaos_page(
 def _row(result: EpisodeResult) -> list[str]:
     outcomes, episode = result.outcomes, result.episode
     numbers = [count(outcomes[each]) for each in ("whole", "refused", "cut")]
-    rest_s = max(0.0, result.recovered_s - result.over_s)
     return [
         str(episode.number),
         episode.name,
@@ -88,7 +72,8 @@ def _row(result: EpisodeResult) -> list[str]:
         count(len(result.requests)),
         *numbers,
         time(result.over_s - result.struck_s),
-        time(rest_s),
+        time(result.rest_s),
+        time(result.limit_s),
         time(result.longest_silence_s),
     ]
 

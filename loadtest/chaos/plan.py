@@ -101,10 +101,20 @@ class Episode:
         return max(each.at_s + each.holds_s for each in self.strikes)
 
     @property
+    def takes_all_replicas(self) -> bool:
+        """Whether there may be none for a while."""
+        return sum(each.fault.on_replica for each in self.strikes) > 1
+
+    def may_lose_kept(self, has_redis: bool) -> bool:
+        """Whether an answer with a key may be lost: it is where its router is, while Redis is away."""
+        names = {each.fault.name for each in self.strikes}
+        parts = {each.fault.of for each in self.strikes}
+        return "kill-router" in names and (not has_redis or "redis" in parts)
+
+    @property
     def may_cut(self) -> bool:
         """Whether answers may end early: with a connection, or because no replica is left."""
-        faults = [each.fault for each in self.strikes]
-        return any(each.cuts for each in faults) or sum(each.on_replica for each in faults) > 1
+        return self.takes_all_replicas or any(each.fault.cuts for each in self.strikes)
 
 
 def chosen(names: Sequence[str]) -> list[Fault]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from loadtest.results import RequestResult
 
+_SHOWN = 40  # characters of an answer that is wrong
 # The store, gRPC and Redis keep a few at hand.
 SPARE_FILES = 16
 
@@ -50,11 +51,30 @@ def of_answers(results: Sequence[RequestResult], texts: Mapping[str, str], may_c
         if result.has_left:
             yield f"{name} never ended"
         elif not expected.startswith(result.text):
-            yield f"{name} was told another text than without faults, or one with a gap or a repeat"
+            at = _same(expected, result.text)
+            told, wanted = result.text[at : at + _SHOWN], expected[at : at + _SHOWN]
+            yield (
+                f"{name} was told another text than without faults, or one with a gap or a repeat: "
+                f"{told!r} for {wanted!r} after {at} characters"
+            )
         elif result.is_answered and result.text != expected:
             yield f"{name} ended after {len(result.text)} of {len(expected)} characters as if it were whole"
         elif result.has_failed and not is_turned_away(result) and not may_cut:
             yield f"{name} failed: {result.error or f'{result.completion_tokens} tokens'}"
+
+
+def of_kept(results: Sequence[RequestResult], keeper: str) -> Iterator[str]:
+    """Who asks with a key and insists has all of the answer in the end, whatever happened meanwhile."""
+    for result in results:
+        if result.tenant == keeper and not result.is_answered:
+            name = result.request_id or f"a request with a key at {result.at_s:.1f} s"
+            yield f"{name} was not whole in the end: {result.error or 'nothing came'}"
+
+
+def _same(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (here, there) in pairs if here != there), min(len(one), len(other)))
 
 
 def silence_s(result: RequestResult) -> float:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What one step computes: tokens of prompts, sequences that get their next token, and what they read.
+    """What one step computes, or several on average.
+
+    Tokens of prompts, sequences that get their next token, and what they read.
 
     `kv_tokens` is the sum over all its sequences of the tokens that are cached before the step.
     """
 
-    prefill_tokens: int
-    decode_sequences: int
-    kv_tokens: int
+    prefill_tokens: float
+    decode_sequences: float
+    kv_tokens: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from python_backend.engine.adapters.shelf import AdapterShelf, reader_of
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
@@ -17,11 +18,13 @@ from python_backend.engine.kv.size import default_kv_tokens, kv_bytes_per_token
 from python_backend.engine.models import load_weights, longest_sequence
 from python_backend.engine.report import LoadingProgress, ignore_progress
 from python_backend.engine.steps.cost_memory import CostMemory, files_of
-from python_backend.engine.steps.executor import ModelExecutor, StepModel
+from python_backend.engine.steps.executor import ModelExecutor
 from python_backend.host.cores import available_cores
 
 if TYPE_CHECKING:
+    from python_backend.engine.adapters.adapter import AdapterMemory
     from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
+    from python_backend.engine.native.model import NativeModel
     from python_backend.engine.steps.ports import Executor
 
 _log = logging.getLogger(__name__)
@@ -30,7 +33,7 @@ _log = logging.getLogger(__name__)
 def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progress) -> Engine:
     weights = _open_weights(config)
     wanted_tokens = longest_sequence(weights.shape, config.max_sequence_tokens)
-    pool, executor = _place(config, weights, wanted_tokens, progress)
+    pool, executor, adapters = _place(config, weights, wanted_tokens, progress)
     max_sequence_tokens = min(wanted_tokens, pool.capacity_tokens)
     if max_sequence_tokens < wanted_tokens:
         _log.warning(
@@ -39,14 +42,25 @@ def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progre
             wanted_tokens,
         )
     limits = EngineLimits(weights.shape.vocabulary, max_sequence_tokens)
-    compiler = _guide_compiler(config, weights.shape)
+    compiler, costs = _guide_compiler(config, weights.shape), _cost_memory(config)
+    shelf = adapter_shelf(config, weights.shape, adapters)
     if config.device == "cuda":
         from python_backend.engine.cuda.memory import held_bytes
 
         return Engine(
-            config, limits, pool, executor, compiler, held_bytes=held_bytes, memory=_cost_memory(config)
+            config, limits, pool, executor, compiler, held_bytes=held_bytes, memory=costs, shelf=shelf
         )
-    return Engine(config, limits, pool, executor, compiler, memory=_cost_memory(config))
+    return Engine(
+        config, limits, pool, executor, compiler, memory=costs, shelf=shelf, speculates=config.speculates
+    )
+
+
+def adapter_shelf(
+    config: EngineConfig, shape: DecoderShape, memory: AdapterMemory | None
+) -> AdapterShelf | None:
+    if memory is None or config.adapters_dir is None or config.max_adapters == 0:
+        return None
+    return AdapterShelf(memory, reader_of(Path(config.adapters_dir), shape, config.max_adapter_rank))
 
 
 def _cost_memory(config: EngineConfig) -> CostMemory | None:
@@ -71,18 +85,20 @@ def _open_weights(config: EngineConfig) -> DecoderWeights:
 
 def _place(
     config: EngineConfig, weights: DecoderWeights, max_sequence_tokens: int, progress: LoadingProgress
-) -> tuple[BlockPool, Executor]:
+) -> tuple[BlockPool, Executor, AdapterMemory | None]:
     if config.device == "cuda":
         # Imported here: torch takes seconds, and on a machine without a GPU need not be there.
         from python_backend.engine.cuda.build import build_on_gpu
 
-        return build_on_gpu(config, weights, max_sequence_tokens, progress)
+        pool, executor = build_on_gpu(config, weights, max_sequence_tokens, progress)
+        return pool, executor, executor.adapters
     kv_tokens = config.max_tokens_in_kv_cache or default_kv_tokens(
         kv_bytes_per_token(weights.shape, config.tokens_per_block), max_sequence_tokens
     )
-    pool = BlockPool(max(1, kv_tokens // config.tokens_per_block), config.tokens_per_block)
+    blocks = max(1, kv_tokens // config.tokens_per_block)
+    pool = BlockPool(blocks, config.tokens_per_block, window_tokens=weights.shape.window_tokens)
     model = build_model(config, weights, pool, min(max_sequence_tokens, pool.capacity_tokens))
-    return pool, ModelExecutor(model)
+    return pool, ModelExecutor(model), model.adapters
 
 
 def build_model(
@@ -90,7 +106,7 @@ def build_model(
     weights: DecoderWeights,
     pool: BlockPool,
     max_sequence_tokens: int,
-) -> StepModel:
+) -> NativeModel:
     # Imported here: they take a second, which a reader of this module's types need not wait for.
     from python_backend.engine.native.model import NativeModel
     from python_backend.engine.native.packed_model import FORMATS, load_packed
@@ -105,6 +121,8 @@ def build_model(
         pool.tokens_per_block,
         max_sequence_tokens,
         config.threads or available_cores(),
+        config.max_adapters if config.adapters_dir else 0,
+        config.max_adapter_rank,
     )
     model.warm_up()
     return model

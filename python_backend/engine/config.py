@@ -27,14 +27,19 @@ class EngineConfig:
     device: str = "cpu"
     gpu: int = 0
     free_memory_fraction: float = 0.9
+    host_cache_bytes: int | None = None  # for keys and values that leave the GPU
     random_weights: bool = False
     cuda_graphs: bool = True
+    adapters_dir: str | None = None
+    max_adapters: int = 0  # at once; 0: none are served
+    max_adapter_rank: int = 64
+    speculates: bool = False
     machine: str | None = None  # its kind, by which the cost of steps is kept; None: it is not kept
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name == "gpu" else 1  # devices are counted from 0
+            least = 0 if field.name in ("gpu", "max_adapters") else 1  # devices are counted from 0
             if type(value) is int and value < least:
                 raise ValueError(f"{field.name} is {value}; it must be at least {least}")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Mapping
 
+from python_backend.engine.adapters.shelf import AdapterShelf
 from python_backend.engine.config import EngineConfig, EngineLimits
-from python_backend.engine.guides.ports import GuideCompiler, PreparedGuide
+from python_backend.engine.guides.ports import GuideCompiler
 from python_backend.engine.host.memory import resident_bytes
 from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.refusals import refuse_impossible, within_vocabulary
@@ -16,32 +16,31 @@ from python_backend.engine.report import FinishReason, Gauges, Ready, SequenceEv
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.budget import StepLimits
-from python_backend.engine.scheduling.plan import Chunk, StepPlan
+from python_backend.engine.scheduling.plan import StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
-from python_backend.engine.sequence import Sequence
+from python_backend.engine.sequence import Sequence, sequences_of
+from python_backend.engine.steps.answers import Answers
 from python_backend.engine.steps.control import StepControl
 from python_backend.engine.steps.cost_memory import CostMemory
-from python_backend.engine.steps.events import end_event, gather_of_prompt, token_event
-from python_backend.engine.steps.guide_waits import await_guides, is_held_up
+from python_backend.engine.steps.guide_waits import await_choices, await_guides, is_held_up
 from python_backend.engine.steps.in_flight import StepsInFlight
 from python_backend.engine.steps.launch_time import LaunchTime
 from python_backend.engine.steps.meter import StepMeter
-from python_backend.engine.steps.ports import ChunkResult, Executor
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.engine.steps.ports import ChunkResult, Executor, Launched
+from python_backend.engine.steps.preparation import Preparation, Preparations
+from python_backend.engine.steps.speculator import Speculator
+from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
-
-_log = logging.getLogger("inflight.engine")
-
-NOT_A_NUMBER = InflightError(ErrorKind.ENGINE_FAILED, "the model's scores for the next token are not numbers")
 
 
 class Engine:
     """This project's own runtime: each sequence of an added request ends exactly once, in an event of `step`.
 
-    A request with a guide joins the queue, in the order of its arrival, when the guide is compiled. What a
-    step may hold is decided anew before each: by the limits, and by the latency targets of the tiers that are
-    present, once it is known what steps cost. `held_bytes` tells how much memory of the GPU, and pinned
-    memory of the host, is in use. What steps cost is kept in `memory` for the next run.
+    A request with a guide joins the queue, in the order of its arrival, when the guide is compiled, and one
+    with an adapter when that is in its place on the `shelf`. What a step may hold is decided anew before
+    each: by the limits, and by the latency targets of the tiers that are present, once it is known what steps
+    cost. `held_bytes` tells how much memory of the GPU, and pinned memory of the host, is in use. What steps
+    cost is kept in `memory` for the next run.
     """
 
     def __init__(
@@ -54,6 +53,8 @@ class Engine:
         now_ns: Callable[[], int] = time.monotonic_ns,
         held_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0),
         memory: CostMemory | None = None,
+        shelf: AdapterShelf | None = None,
+        speculates: bool = False,
     ) -> None:
         if limits.max_sequence_tokens > pool.capacity_tokens:
             raise ValueError(
@@ -65,7 +66,10 @@ class Engine:
         self._config = config
         self._executor = executor
         self._in_flight = StepsInFlight(executor, pool.tokens_per_block, self._commit)
-        self._compiler = compiler
+        self._preparations = Preparations(compiler, shelf)
+        self._shelf = shelf
+        # Guesses are made from tokens that are known, so steps must not overlap.
+        self._speculator = Speculator(pool) if speculates and executor.depth == 1 else None
         self._now_ns = now_ns
         self._held_bytes = held_bytes
         self._scheduler = Scheduler(
@@ -83,10 +87,8 @@ class Engine:
         self._launch_time = LaunchTime()
         self._has_waited = False
         self._sequences: dict[int, list[Sequence]] = {}
-        self._preparing: dict[int, PreparedGuide] = {}
         self._cancelled: list[Sequence] = []
-        # Kept across a step that raises, so that what ended before it is still told.
-        self._events: list[SequenceEvent] = []
+        self._answers = Answers(self._scheduler, self._speculator)
         self._arrivals = itertools.count()
         self._latest_plan = StepPlan()
         self._step_count = 0
@@ -109,9 +111,9 @@ class Engine:
     def spare_s(self) -> float:
         """How long the next step may wait for newcomers while the device is busy; 0 where none could join."""
         scheduler, running = self._scheduler, self._in_flight.running
-        if running is None or scheduler.waiting or self._preparing or self._cancelled:
+        if running is None or scheduler.waiting or self._preparations or self._cancelled:
             return 0.0
-        if scheduler.batch.is_full or self._in_flight.hides_history:
+        if scheduler.batch.is_full or self._in_flight.undecided is not None:
             return 0.0
         began_ns = max(running.begun_ns, self._meter.over_ns)
         spare_ns = self._launch_time.spare_ns(self._meter.learned, running.shape, began_ns, self._now_ns())
@@ -126,14 +128,18 @@ class Engine:
         refuse_impossible(
             request, self.limits.vocabulary, self.limits.max_sequence_tokens, self._config.max_batch_size
         )
-        preparing = self._compile(request)
-        sequences = self._new_sequences(key, request, self._now_ns() if arrival_ns is None else arrival_ns)
+        preparation = self._preparations.begin(key, request)
+        room_tokens = self.limits.max_sequence_tokens - len(request.prompt_ids)
+        arrived_ns = self._now_ns() if arrival_ns is None else arrival_ns
+        sequences = sequences_of(key, next(self._arrivals), request, room_tokens, arrived_ns)
         self._sequences[key] = sequences
-        if preparing is not None:
-            self._preparing[key] = preparing
-            return
-        for sequence in sequences:
-            self._scheduler.add(sequence)
+        if not self._preparations.awaits(key):
+            self._take_in(sequences, preparation)
+
+    def drop_adapter(self, name: str) -> None:
+        """Gives its memory back as soon as no sequence has it; one that is not here is not an error."""
+        if self._shelf is not None:
+            self._shelf.drop(name)
 
     def cancel(self, key: int) -> None:
         """Ends the request at the next step; a key that is not (or no longer) here is not an error."""
@@ -159,15 +165,18 @@ class Engine:
     def step(self) -> list[SequenceEvent]:
         """Launches the next step, and tells what those gave that are to be over by then.
 
-        Raises EngineBroken where the engine cannot go on, not even empty.
+        Where the tokens of the step that runs are still to be chosen, it does that instead. Raises
+        EngineBroken where the engine cannot go on, not even empty.
         """
         self._end_cancelled()
         self._take_in_prepared()
-        if self._in_flight.hides_history:
-            self._in_flight.collect(leave=0)
+        if (undecided := self._in_flight.undecided) is not None:
+            self._decide(*undecided)
+            return self._answers.told()
         running, waiting = self._scheduler.running, self._scheduler.waiting
         await_guides(running, waiting, self._now_ns, self._meter.last_ns)
         plan = self._schedule()
+        self.pool.flush()
         self._in_flight.launch(plan)
         if self._has_waited and len(self._in_flight) > 1:
             self._launch_time.launched(self._in_flight.has_run_dry)
@@ -175,7 +184,7 @@ class Engine:
         self._in_flight.collect(leave=self._executor.depth - 1 if plan.chunks else 0)
         if self._config.check_blocks:
             self.pool.check()
-        return self._take_events()
+        return self._answers.told()
 
     def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that raised; the engine can go on, empty."""
@@ -184,9 +193,9 @@ class Engine:
         for sequence in sequences:
             sequence.is_suspect = True
             if sequence.finish_reason is None:
-                self._end(sequence, FinishReason.ERROR, reason)
+                self._answers.end(sequence, FinishReason.ERROR, reason)
         self._leave(sequences)
-        return self._take_events()
+        return self._answers.told()
 
     def describe(self) -> Ready:
         return Ready(
@@ -221,6 +230,8 @@ class Engine:
             cached_blocks=self.pool.cached_blocks,
             preemptions=self._preemption_count,
             pauses=self._pause_count,
+            host_blocks=0 if self.pool.host is None else self.pool.host.used_blocks,
+            recalled_blocks=0 if self.pool.host is None else self.pool.host.recalled_blocks,
             max_batch_size=self._control.batch_size,
             max_step_tokens=self._scheduler.max_step_tokens,
             memory_bytes=resident_bytes(),
@@ -229,55 +240,48 @@ class Engine:
             pinned_memory_bytes=pinned_bytes,
             busy_ns=self._meter.busy_ns,
             learned=self._meter.confirmed,
+            adapters=0 if self._shelf is None else len(self._shelf.names),
+            adapter_loads=0 if self._shelf is None else self._shelf.loads,
+            drafted_tokens=0 if self._speculator is None else self._speculator.drafted,
+            accepted_drafts=0 if self._speculator is None else self._speculator.accepted,
+            sequence_steps=self._answers.sequence_steps,
+            generated_tokens=self._answers.generated_tokens,
         )
-
-    def _compile(self, request: GenerationRequest) -> PreparedGuide | None:
-        if request.guide is None:
-            return None
-        if self._compiler is None:
-            raise InflightError(
-                ErrorKind.UNSUPPORTED, f"guided decoding ({request.guide.kind.value}) is not supported here"
-            )
-        return self._compiler.compile(request.guide, request.cache_salt, request.tenant)
-
-    def _new_sequences(self, key: int, request: GenerationRequest, arrival_ns: int) -> list[Sequence]:
-        room_tokens = self.limits.max_sequence_tokens - len(request.prompt_ids)
-        max_new_tokens = min(request.max_new_tokens, room_tokens)
-        arrival = next(self._arrivals)
-        leader = Sequence(key, arrival, request, max_new_tokens, arrival_ns=arrival_ns)
-        others = range(1, request.num_return_sequences)
-        return [
-            leader,
-            *(Sequence(key, arrival, request, max_new_tokens, leader, index, arrival_ns) for index in others),
-        ]
 
     def _end_cancelled(self) -> None:
         cancelled = [sequence for sequence in self._cancelled if sequence.finish_reason is None]
         self._cancelled.clear()
         for sequence in cancelled:
-            self._end(sequence, FinishReason.CANCELLED)
+            self._answers.end(sequence, FinishReason.CANCELLED)
         self._leave(cancelled)
 
     def _take_in_prepared(self) -> None:
-        for key in [key for key, preparing in self._preparing.items() if preparing.done()]:
-            preparing, sequences = self._preparing.pop(key), list(self._sequences[key])
-            try:
-                guide = preparing.result()
-            except Exception as error:
-                failure = error if isinstance(error, InflightError) else _not_compiled(error)
-                for sequence in sequences:
-                    self._fail(sequence, failure)
-                self._leave(sequences)
-                continue
-            for sequence, own in zip(sequences, [guide, *(guide.fork() for _ in sequences[1:])], strict=True):
-                sequence.guide = own
-                self._scheduler.add(sequence)
+        for key, preparation in self._preparations.done():
+            self._take_in(list(self._sequences[key]), preparation)
+
+    def _take_in(self, sequences: list[Sequence], preparation: Preparation | None) -> None:
+        """Into the queue, with what was prepared for them; what could not be ends them all."""
+        try:
+            guide = None if preparation is None else preparation.compiled()
+        except InflightError as failure:
+            for sequence in sequences:
+                self._answers.fail(sequence, failure)
+            self._leave(sequences)
+            return
+        for sequence in sequences:
+            if preparation is not None and preparation.worn is not None:
+                sequence.wear(preparation.worn)
+            if guide is not None:
+                sequence.guide = guide if sequence is sequences[0] else guide.fork()
+            self._scheduler.add(sequence)
 
     def _schedule(self) -> StepPlan:
         now_ns = self._now_ns()
         self.pool.advance_to(now_ns)
         self._control.follow(self._meter.learned, self._latest_plan, now_ns / 1e9)
         plan = self._scheduler.schedule(now_ns)
+        if self._speculator is not None:
+            self._speculator.extend(plan, self._meter.learned, self._scheduler.max_step_tokens)
         plan.begun_ns = now_ns
         for sequence in (*plan.preempted, *plan.paused):
             self._executor.release(sequence)
@@ -289,6 +293,15 @@ class Engine:
         self._preemption_count += len(plan.preempted)
         self._pause_count += len(plan.paused)
         return plan
+
+    def _decide(self, plan: StepPlan, launched: Launched) -> None:
+        """Whose guide does not know in time what may come next gets no token in this step."""
+        await_choices(plan.chunks, launched, self._now_ns, self._meter.last_ns)
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if chunk.yields_token and sequence.finish_reason is None and sequence.awaits_guide:
+                self._scheduler.put_back(chunk)
+        self._in_flight.decide()
 
     def _commit(self, plan: StepPlan, results: list[ChunkResult]) -> None:
         """Counts what was computed, hands out what was found, and lets those leave that ended by it.
@@ -304,56 +317,20 @@ class Engine:
                 continue
             sequence = chunk.sequence
             if sequence.steps is not None:
-                sequence.steps.add(
-                    began_ns, now_ns, chunk.count, len(plan.chunks), plan.tokens, chunk.is_context
-                )
-            try:
-                self._take(chunk, result, now_ns)
-            except Exception as error:
-                _log.exception("what sequence %d was given could not be taken", sequence.key)
-                self._fail(sequence, _not_taken(error))
+                tokens = chunk.count - len(chunk.drafts)
+                sequence.steps.add(began_ns, now_ns, tokens, len(plan.chunks), plan.tokens, chunk.is_context)
+            self._answers.take(chunk, result, now_ns)
             if sequence.finish_reason is not None:
                 ended.append(sequence)
         self._leave(ended)
-
-    def _take(self, chunk: Chunk, result: ChunkResult, now_ns: int) -> None:
-        """Telling is the last thing that is done, so that what raises before is not told as well."""
-        sequence = chunk.sequence
-        if result.error is not None:
-            self._fail(sequence, result.error)
-            return
-        if chunk.yields_token and result.token_id is None and not result.ends_guide:
-            self._fail(sequence, NOT_A_NUMBER)
-            return
-        self._scheduler.commit(chunk)
-        if sequence.request.asks_of_prompt and sequence.generated_tokens == 0:
-            gather_of_prompt(chunk, result)
-        if chunk.yields_token:
-            self._take_token(sequence, result, now_ns)
-
-    def _take_token(self, sequence: Sequence, result: ChunkResult, now_ns: int) -> None:
-        is_first = sequence.first_token_ns == 0
-        if is_first:
-            sequence.first_token_ns = now_ns
-        sequence.last_token_ns = now_ns
-        token_ids = [] if result.token_id is None else sequence.accept(result.token_id)
-        if result.ends_guide and sequence.finish_reason is None:
-            sequence.finish_reason = FinishReason.STOP_WORDS
-        self._events.append(token_event(sequence, token_ids, result, is_first))
-
-    def _fail(self, sequence: Sequence, error: InflightError) -> None:
-        """What is the request's own fault says nothing about what was computed for it."""
-        sequence.is_suspect = not error.kind.is_callers_fault
-        self._end(sequence, FinishReason.ERROR, error.to_text())
-
-    def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
-        sequence.finish_reason = reason
-        self._events.append(end_event(sequence, error))
+        self._preparations.follow_guides()
 
     def _leave(self, ended: list[Sequence]) -> None:
         """Nobody finds again what a suspect sequence has computed."""
         for sequence in ended:
             self._executor.release(sequence)
+            if self._speculator is not None:
+                self._speculator.forget(sequence)
         self._scheduler.remove([sequence for sequence in ended if not sequence.is_suspect])
         self._scheduler.remove([sequence for sequence in ended if sequence.is_suspect], True)
         for sequence in ended:
@@ -361,18 +338,4 @@ class Engine:
             others.remove(sequence)
             if not others:
                 del self._sequences[sequence.key]
-                if (preparing := self._preparing.pop(sequence.key, None)) is not None:
-                    preparing.cancel()
-
-    def _take_events(self) -> list[SequenceEvent]:
-        events, self._events = self._events, []
-        return events
-
-
-def _not_compiled(error: Exception) -> InflightError:
-    return InflightError(ErrorKind.ENGINE_FAILED, f"the guide could not be compiled: {error}")
-
-
-def _not_taken(error: Exception) -> InflightError:
-    cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return InflightError(ErrorKind.ENGINE_FAILED, f"the answer could not go on: {cause}")
+                self._preparations.end(sequence.key)

@@ -56,6 +56,8 @@ class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):
     cached_tokens: int = 0  # of the prompt, found in the cache
     pauses: int = 0
     paused_ns: int = 0
+    drafted_tokens: int = 0
+    accepted_drafts: int = 0
 
     @property
     def alloc_total_blocks(self) -> int:
@@ -114,6 +116,14 @@ class Gauges(msgspec.Struct, array_like=True, frozen=True):
     busy_ns: int = 0  # how long steps were in flight, over the engine's life
     learned: LearnedStepCost | None = None
     pauses: int = 0  # over the engine's life
+    host_blocks: int = 0  # on the host, and to be had for a copy
+    recalled_blocks: int = 0  # from there, over the engine's life
+    adapters: int = 0  # that are loaded
+    adapter_loads: int = 0  # over the engine's life, as are the following
+    drafted_tokens: int = 0  # guessed
+    accepted_drafts: int = 0  # of them, right
+    sequence_steps: int = 0  # in which a sequence got its next token, or several
+    generated_tokens: int = 0
 
     @property
     def running(self) -> int:

@@ -100,6 +100,7 @@ class GenerationRequest:
     `returns_prompt_log_probs` for the same of the prompt's tokens. With `notes_steps` the end of its first
     sequence tells which steps that was part of. With `takes_any_ids` a prompt's ids may be beyond the
     vocabulary, and then stand for others: NVIDIA's benchmarks of the engine alone draw them at random.
+    `adapter` is the name of a LoRA adapter to answer with.
     """
 
     prompt_ids: list[int]
@@ -124,6 +125,7 @@ class GenerationRequest:
     returns_prompt_log_probs: bool = False
     notes_steps: bool = False
     takes_any_ids: bool = False
+    adapter: str = ""
 
     @property
     def asks_of_prompt(self) -> bool:

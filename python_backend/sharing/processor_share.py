@@ -33,6 +33,11 @@ class ProcessorShare:
         """A fifth of a processor where there are two, and no rests from ten on."""
         return cls(min(1.0, _PART * cores))
 
+    @property
+    def is_whole(self) -> bool:
+        """Nobody ever rests: there are processors enough."""
+        return self._share >= 1.0
+
     def rest_s(self, tenant: str, took_s: float, now_s: float) -> float:
         """How long a tenant rests after work that took so much time of a processor, and ended now."""
         # The time that it took pays for its own share.

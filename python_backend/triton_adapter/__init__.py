@@ -1,1 +1,5 @@
 """The only code that knows Triton's Python backend: tensors in, values out, and back again."""
+
+from python_backend.triton_adapter.start_watch import watch_imports
+
+watch_imports()

@@ -1,16 +1,18 @@
 """Collects what streams have produced until the sender comes round to them.
 
-There is no timer and no knob. The sender takes the stream that has waited longest, with everything it has
-produced since its last response; first tokens go before all others. While sending keeps up, each token leaves
-on its own; when it does not, responses grow by just as much as the path behind them is slow, and no
-throughput is lost. An answer that is wanted whole is collected in the same way, and waits for its turn only
-once it is complete.
+There is no timer and no knob. The sender takes the stream that has been silent longest, with everything it
+has produced since its last response; first tokens go before all others. So no stream is silent for a round
+of the sender on top of a step of the engine, as those would be whose first tokens went ahead. While sending
+keeps up, each token leaves on its own; when it does not, responses grow by just as much as the path behind
+them is slow, and no throughput is lost. An answer that is wanted whole is collected in the same way, and
+waits for its turn only once it is complete.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from python_backend.engine.report import FinishReason, PerfMetrics, SequenceEvent
 
@@ -61,8 +63,10 @@ class Pending:
 class Coalescer:
     def __init__(self) -> None:
         self._collected: dict[StreamKey, Pending] = {}
-        self._order: deque[StreamKey] = deque()
+        self._order: list[tuple[int, StreamKey]] = []  # a heap, by when each was heard last
         self._firsts: deque[StreamKey] = deque()
+        self._heard: dict[StreamKey, int] = {}
+        self._moment = 0
 
     def __len__(self) -> int:
         """How many streams wait for the sender."""
@@ -77,17 +81,29 @@ class Coalescer:
             pending = self._collected[stream] = Pending(*stream)
         pending.add(event, now_ns)
         if event.is_last if whole else is_new:
-            (self._firsts if is_first else self._order).append(stream)
+            if is_first:
+                self._firsts.append(stream)
+            else:
+                heappush(self._order, (self._heard.get(stream) or self._next_moment(), stream))
 
     def take(self) -> Pending | None:
-        """The stream that has waited longest, with all it has; None when nobody waits."""
-        for waiting in (self._firsts, self._order):
-            while waiting:
-                if pending := self._collected.pop(waiting.popleft(), None):
-                    return pending
+        """The stream that has been silent longest, with all it has; None when nobody waits."""
+        while self:
+            stream = self._firsts.popleft() if self._firsts else heappop(self._order)[1]
+            if pending := self._collected.pop(stream, None):
+                if pending.is_last:
+                    self._heard.pop(stream, None)
+                else:
+                    self._heard[stream] = self._next_moment()
+                return pending
         return None
 
     def drop(self, key: int, sequences: int) -> None:
         """Forgets what a row has produced: nobody wants it any more."""
         for index in range(sequences):
             self._collected.pop((key, index), None)
+            self._heard.pop((key, index), None)
+
+    def _next_moment(self) -> int:
+        self._moment += 1
+        return self._moment

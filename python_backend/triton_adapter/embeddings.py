@@ -14,6 +14,7 @@ from python_backend.embeddings.model import EmbeddingModel, shortened
 from python_backend.embeddings.word_pieces import Tokens
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.inputs import RowInputs, invalid
+from python_backend.triton_adapter.start_watch import imported
 from python_backend.triton_adapter.threads import threads_of
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import refusal
@@ -43,6 +44,7 @@ class _Job:
 
 class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
+        imported()
         parameters = pb.model_parameters(args)
         device = _device(parameters)
         self._model = EmbeddingModel.load(parameters["checkpoint_dir"], threads_of(parameters), device)

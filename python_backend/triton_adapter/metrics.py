@@ -114,6 +114,8 @@ FAMILIES = {
     "inflight_engine_paused_sequences": Family("GAUGE", "Sequences that were begun and wait for others"),
     "inflight_engine_pauses_total": Family("COUNTER", "Sequences paused for tenants below their share"),
     "inflight_engine_reused_blocks_total": Family("COUNTER", "Blocks found in the prefix cache"),
+    "inflight_engine_host_blocks": Family("GAUGE", "Blocks of prefixes that the host holds"),
+    "inflight_engine_recalled_blocks_total": Family("COUNTER", "Blocks that came back from the host"),
     "inflight_engine_step_cost_seconds": Family(
         "GAUGE",
         "What a step takes, learned: at least, and for each token, sequence or 1,000 tokens",
@@ -125,6 +127,26 @@ FAMILIES = {
     ),
     "inflight_engine_step_cost_frozen": Family("GAUGE", "1 while predictions are too far off to be used"),
     "inflight_engine_busy_seconds_total": Family("COUNTER", "How long steps were under way"),
+    "inflight_engine_adapters": Family("GAUGE", "LoRA adapters that are loaded"),
+    "inflight_engine_adapter_loads_total": Family("COUNTER", "LoRA adapters loaded, again and again"),
+    "inflight_engine_draft_tokens_total": Family("COUNTER", "Tokens that were guessed and computed"),
+    "inflight_engine_accepted_draft_tokens_total": Family(
+        "COUNTER", "Of the guessed tokens, those that came"
+    ),
+    "inflight_engine_sequence_steps_total": Family("COUNTER", "Steps of sequences that gave tokens"),
+    "inflight_engine_generated_tokens_total": Family("COUNTER", "Tokens of answers"),
+}
+# Counters over the engine's life -> the fields of its gauges.
+_COUNTED = {
+    "inflight_engine_preemptions_total": "preemptions",
+    "inflight_engine_pauses_total": "pauses",
+    "inflight_engine_reused_blocks_total": "reused_blocks",
+    "inflight_engine_recalled_blocks_total": "recalled_blocks",
+    "inflight_engine_adapter_loads_total": "adapter_loads",
+    "inflight_engine_draft_tokens_total": "drafted_tokens",
+    "inflight_engine_accepted_draft_tokens_total": "accepted_drafts",
+    "inflight_engine_sequence_steps_total": "sequence_steps",
+    "inflight_engine_generated_tokens_total": "generated_tokens",
 }
 _ONLY_IN_FLIGHT, _ONLY_STATIC = "nv_trt_llm_inflight_batcher_metrics", "nv_trt_llm_v1_metrics"
 
@@ -157,10 +179,9 @@ class EngineMetrics:
                 if key in self._metrics and self._shown.get(key) != number:
                     self._metrics[key].set(number)
                     self._shown[key] = number
-        self._count("inflight_engine_preemptions_total", now.preemptions)
-        self._count("inflight_engine_pauses_total", now.pauses)
-        self._count("inflight_engine_reused_blocks_total", now.reused_blocks)
         self._count("inflight_engine_busy_seconds_total", now.busy_ns / 1e9)
+        for name, counted in _COUNTED.items():
+            self._count(name, getattr(now, counted))
 
     def first_token(self, tier: Tier, waited_ns: int) -> None:
         self._observe("inflight_engine_time_to_first_token_seconds", waited_ns / 1e9, tier.name.lower())
@@ -236,8 +257,10 @@ def _gauge_values(capacity: Ready, now: Gauges) -> dict[str, dict[str, float]]:
         },
         "inflight_engine_batch_limit_sequences": {"": now.max_batch_size},
         "inflight_engine_step_limit_tokens": {"": now.max_step_tokens},
+        "inflight_engine_host_blocks": {"": now.host_blocks},
         "inflight_engine_cached_blocks": {"": now.cached_blocks},
         "inflight_engine_paused_sequences": {"": now.paused},
+        "inflight_engine_adapters": {"": now.adapters},
         **_cost_values(now.learned),
     }
 

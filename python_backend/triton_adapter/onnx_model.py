@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 
 from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.start_watch import imported
 from python_backend.triton_adapter.threads import threads_of
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -23,6 +24,7 @@ _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
+        imported()
         config = json.loads(args["model_config"])
         folder = Path(args["model_repository"]) / args["model_version"]
         is_on_gpu = args.get("model_instance_kind") == "GPU"

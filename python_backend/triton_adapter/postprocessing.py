@@ -2,7 +2,7 @@
 
 This project's engine says in the padding which stream a
 response belongs to and whether it is the last (see `wire.stream_mark`); with engines that do not, a stream
-is known by its request id, row and sequence, and forgotten once it has been idle.
+is known by its request id, how often that has begun, row and sequence, and forgotten once it has been idle.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,14 @@ from python_backend.text.stream_table import StreamTable
 from python_backend.text.tokenizer import Tokenizer
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.backpressure import Acknowledger
+from python_backend.triton_adapter.request_starts import StartListener
+from python_backend.triton_adapter.start_watch import limit_s, watched
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import read_boolean
 from python_backend.wire.stream_mark import StreamMark
 
 _log = logging.getLogger("inflight.postprocessing")
+_ROW = "\0"  # between a request's id and its row and sequence
 
 
 class TritonPythonModel:
@@ -31,9 +35,9 @@ class TritonPythonModel:
         pb_utils = pb.utils()
         parameters = pb.model_parameters(args)
         skip_special = read_boolean(parameters, "skip_special_tokens", default=True)
-        self._streams = StreamTable(
-            Tokenizer.load(parameters["tokenizer_dir"]), skip_special_tokens=skip_special
-        )
+        folder = parameters["tokenizer_dir"]
+        with watched(limit_s(Path(folder))):
+            self._streams = StreamTable(Tokenizer.load(folder), skip_special_tokens=skip_special)
         self._family = pb_utils.MetricFamily(
             name="inflight_engine_postprocessing_streams",
             description="Streams whose text is being put together",
@@ -44,6 +48,7 @@ class TritonPythonModel:
         )
         self._shown = -1
         self._acknowledger = Acknowledger()
+        self._starts = StartListener()
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
         responses = [self._respond(request) for request in requests]
@@ -57,6 +62,7 @@ class TritonPythonModel:
         del self._gauge
         del self._family
         self._acknowledger.close()
+        self._starts.close()
 
     def _respond(self, request: pb.PbRequest) -> Any:
         try:
@@ -83,9 +89,8 @@ class TritonPythonModel:
         beams = tokens.reshape(lengths.size, tokens.shape[-1]).tolist()
         texts = []
         for beam, (ids, length) in enumerate(zip(beams, lengths.reshape(-1).tolist(), strict=True)):
-            stream, is_last = request_id, False
-            if len(beams) == 1:
-                stream, is_last = self._marked(request_id, ids[length:])
+            padding = ids[length:] if len(beams) == 1 else []
+            stream, is_last = self._marked(request_id, padding)
             now_s = time.monotonic()
             texts.append(self._streams.feed(stream, beam, ids[:length], is_last, now_s, shows_special))
         return texts
@@ -117,7 +122,8 @@ class TritonPythonModel:
     def _marked(self, request_id: str, padding: list[int]) -> tuple[str, bool]:
         """Which stream the ids before the padding belong to, and whether they are its last."""
         if not padding:
-            return request_id, False
+            begun = self._starts.times_begun(request_id.partition(_ROW)[0])
+            return f"{request_id}~{begun}" if request_id else "", False
         mark = StreamMark.from_padding_id(padding[0])
         self._acknowledger.handled(mark.lane)
         return f"{request_id}/{mark.lane}/{mark.stream}", mark.is_last
@@ -133,4 +139,4 @@ def _named(request_id: str, inputs: Mapping[str, pb.Array]) -> str:
     indices = [inputs[name] for name in ("BATCH_INDEX", "SEQUENCE_INDEX") if name in inputs]
     if not request_id or not indices:
         return request_id
-    return "#".join([request_id, *(str(int(index.reshape(-1)[0])) for index in indices)])
+    return _ROW.join([request_id, *(str(int(index.reshape(-1)[0])) for index in indices)])

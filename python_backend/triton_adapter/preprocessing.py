@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from python_backend.text.tokenizer import Tokenizer
 from python_backend.triton_adapter import pb
+from python_backend.triton_adapter.request_starts import StartTeller
+from python_backend.triton_adapter.start_watch import limit_s, watched
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import read_boolean
 
@@ -34,14 +37,22 @@ class _Job:
 class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         parameters = pb.model_parameters(args)
-        self._tokenizer = Tokenizer.load(parameters["tokenizer_dir"])
-        self._literal = self._tokenizer.literal_encoder()
+        folder = parameters["tokenizer_dir"]
+        with watched(limit_s(Path(folder))):
+            self._tokenizer = Tokenizer.load(folder)
+            self._literal = self._tokenizer.literal_encoder()
         self._add_special_tokens = read_boolean(parameters, "add_special_tokens", default=True)
+        self._starts = StartTeller()
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
+        for request in requests:
+            self._starts.begun(request.request_id())
         jobs = [self._read(request) for request in requests]
         self._tokenize([job for job in jobs if isinstance(job, _Job)])
         return [self._respond(job) for job in jobs]
+
+    def finalize(self) -> None:
+        self._starts.close()
 
     def _read(self, request: pb.PbRequest) -> _Job | InflightError:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from python_backend.triton_adapter.inputs import invalid
-from python_backend.wire.engine_report import CONFIGURE, REPORT, ROUTER
+from python_backend.wire.engine_report import ADAPTER, CONFIGURE, REPORT, ROUTER
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tiers import Tier
@@ -57,6 +57,11 @@ def refuse_other_phases(parameters: Mapping[str, Any]) -> None:
             f"the request parameter request_type is {kind!r}; this engine does {WHOLE} alone",
             "request_type",
         )
+
+
+def decode_adapter(parameters: Mapping[str, Any]) -> str:
+    """The name of the LoRA adapter to answer with; empty: none."""
+    return _text(parameters, ADAPTER)
 
 
 def decode_tenant(parameters: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from python_backend.triton_adapter.generation import decode_generation
 from python_backend.triton_adapter.inputs import RowInputs, invalid
 from python_backend.triton_adapter.pb import Array
 from python_backend.triton_adapter.request_parameters import (
+    decode_adapter,
     decode_cache_salt,
     decode_echo,
     decode_logit_bias,
@@ -26,6 +27,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_weight,
     refuse_other_phases,
 )
+from python_backend.wire.engine_report import ADAPTER
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.shared_prefix import shared_tokens
 
@@ -115,6 +117,10 @@ _NOT_HONOURED: dict[str, Callable[[Array], bool]] = {
 }
 
 
+_BY_NAME = f"the request parameter {ADAPTER} names an adapter that the server has"
+_INSTEAD = dict.fromkeys(("lora_task_id", "lora_weights", "lora_config"), _BY_NAME)
+
+
 def decode_call(
     request_id: str, inputs: Mapping[str, Array], parameters: Mapping[str, Any], rules: ModelRules
 ) -> GenerateCall | StopCall:
@@ -133,11 +139,12 @@ def decode_call(
     min_p, stop_ids = decode_min_p(parameters), decode_stop_token_ids(parameters)
     echoes, notes_steps = decode_echo(parameters), decode_trace(parameters)
     tenant, weight = decode_tenant(parameters), decode_weight(parameters)
+    adapter = decode_adapter(parameters)
     is_from_text = "decoder_input_ids" in inputs
 
     def generation(row: RowInputs) -> GenerationRequest:
         asked = decode_generation(row, tier, salt, rules.max_sequences)
-        asked = replace(asked, tenant=tenant, weight=weight, takes_any_ids=not is_from_text)
+        asked = replace(asked, tenant=tenant, weight=weight, takes_any_ids=not is_from_text, adapter=adapter)
         if shared_prefix:
             asked = replace(asked, shared_tokens=shared_tokens(shared_prefix, asked.prompt_ids))
         if min_p:
@@ -197,7 +204,10 @@ def _refuse_several_responses(call: GenerateCall) -> None:
 def _refuse_what_is_not_honoured(inputs: Mapping[str, Array], rows: int) -> None:
     for name, is_neutral in _NOT_HONOURED.items():
         if name in inputs and not is_neutral(inputs[name]):
-            raise InflightError(ErrorKind.UNSUPPORTED, f"{name} is not supported by this engine", name)
+            instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise InflightError(
+                ErrorKind.UNSUPPORTED, f"{name} is not supported by this engine{instead}", name
+            )
     decoder_ids = inputs.get("decoder_input_ids")
     if decoder_ids is not None and decoder_ids.size > rows:
         raise InflightError(

@@ -147,7 +147,7 @@ class ResponseBuilder:
         self._add(tensors, "first_scheduled_time_ns", perf.first_scheduled_ns, np.int64)
         self._add(tensors, "first_token_time_ns", perf.first_token_ns, np.int64)
         self._add(tensors, "last_token_time_ns", perf.last_token_ns, np.int64)
-        # Nothing is drafted here.
-        self._add(tensors, "acceptance_rate", 0.0, np.float32)
-        self._add(tensors, "total_accepted_draft_tokens", 0, np.int32)
-        self._add(tensors, "total_draft_tokens", 0, np.int32)
+        drafted, accepted = perf.drafted_tokens, perf.accepted_drafts
+        self._add(tensors, "acceptance_rate", accepted / drafted if drafted else 0.0, np.float32)
+        self._add(tensors, "total_accepted_draft_tokens", accepted, np.int32)
+        self._add(tensors, "total_draft_tokens", drafted, np.int32)

@@ -44,7 +44,8 @@ from python_backend.triton_adapter.running_requests import (
     error_response,
     send_final,
 )
-from python_backend.wire.engine_report import CONFIGURE, EngineReport
+from python_backend.triton_adapter.start_watch import imported
+from python_backend.wire.engine_report import CONFIGURE, DROP_ADAPTER, EngineReport
 from python_backend.wire.errors import ENGINE_AWAY, ENGINE_DIED, ErrorKind, InflightError
 from python_backend.wire.load_progress import loading_text
 from python_backend.wire.parameters import parse_engine_parameters
@@ -62,6 +63,7 @@ class TritonPythonModel:
     """What Triton's stub loads; see backends/tensorrtllm/model.py."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
+        imported()
         logging.basicConfig(level=logging.INFO, format="%(asctime)s tensorrt_llm %(levelname)s %(message)s")
         sys.setswitchinterval(_SWITCH_S)
         self._parameters = parse_engine_parameters(pb.model_parameters(args))
@@ -113,6 +115,10 @@ class TritonPythonModel:
         parameters = pb.request_parameters(request)
         if CONFIGURE in parameters:
             self._configure(decode_configuration(parameters, self._configuration, self._most_limits))
+            self._acknowledge(sender)
+            return
+        if DROP_ADAPTER in parameters:
+            self._engine.drop_adapter(str(parameters[DROP_ADAPTER]))
             self._acknowledge(sender)
             return
         if asks_for_report(parameters):

@@ -16,6 +16,9 @@ ENGINE_REPORT = "engine_report"
 ROUTER = "inflight_router"
 # The request parameter that sets limits and objectives.
 CONFIGURE = "inflight_configure"
+# The request parameter that names the LoRA adapter to answer with, and the one that has it unloaded.
+ADAPTER = "inflight_adapter"
+DROP_ADAPTER = "inflight_drop_adapter"
 
 
 @dataclass(frozen=True, slots=True)

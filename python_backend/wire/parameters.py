@@ -56,6 +56,7 @@ class EngineParameters:
     batch_scheduler_policy: str = "guaranteed_no_evict"
     max_tokens_in_paged_kv_cache: int | None = None
     kv_cache_free_gpu_mem_fraction: float = 0.9
+    kv_cache_host_memory_bytes: int = 0
     enable_kv_cache_reuse: bool = True
     exclude_input_in_output: bool = False
     cancellation_check_period_ms: int = 100
@@ -85,6 +86,10 @@ class EngineParameters:
     enable_expert_parallel: bool = False
     inflight_runtimes_dir: str | None = None
     inflight_runtime_options: dict[str, Any] = field(default_factory=dict)
+    inflight_adapters_dir: str | None = None
+    inflight_max_adapters: int | None = None
+    inflight_max_adapter_rank: int = 64
+    inflight_speculation: bool = True
 
     @property
     def gpu(self) -> int:
@@ -113,6 +118,9 @@ class EngineParameters:
         default = device_defaults(device)
         if device == "cpu" and self.inflight_weights == "random":
             raise refusal("inflight_weights", "random", f"checkpoint ({self._why(device)})")
+        if device == "cpu" and self.kv_cache_host_memory_bytes:
+            allowed = f"0 ({self._why(device)}, and all keys and values are in its memory)"
+            raise refusal("kv_cache_host_memory_bytes", str(self.kv_cache_host_memory_bytes), allowed)
         precision = default.precision if self.inflight_precision == "auto" else self.inflight_precision
         if precision not in PRECISIONS[device]:
             allowed = ", ".join(("auto", *PRECISIONS[device]))
@@ -174,7 +182,6 @@ NEUTRAL_VALUES: dict[str, tuple[str, ...]] = {
     "enable_trt_overlap": ("false", "False", "FALSE", "0"),
     "encoder_model_path": (),
     "guided_decoding_backend": ("xgrammar", "llguidance"),  # either is the engine's own
-    "kv_cache_host_memory_bytes": ("0",),
     "lookahead_ngram_size": (),
     "lookahead_verification_set_size": (),
     "lookahead_window_size": (),
@@ -212,6 +219,12 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str, str], Any]:
     return parse
 
 
+def _bytes(key: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit()):
+        raise refusal(key, value, "a number of bytes; 0 is none")
+    return int(value)
+
+
 def _fraction(key: str, value: str) -> float:
     try:
         number = float(value)
@@ -220,6 +233,12 @@ def _fraction(key: str, value: str) -> float:
     if not 0 < number <= 1:
         raise refusal(key, value, "a number above 0, up to 1")
     return number
+
+
+def _count(key: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit()):
+        raise refusal(key, value, "a number, 0 or above")
+    return int(value)
 
 
 def _share(key: str, value: str) -> float:
@@ -285,6 +304,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "batch_scheduler_policy": _one_of(*SCHEDULER_POLICIES),
     "max_tokens_in_paged_kv_cache": _positive(int),
     "kv_cache_free_gpu_mem_fraction": _fraction,
+    "kv_cache_host_memory_bytes": _bytes,
     "enable_kv_cache_reuse": parse_boolean,
     "exclude_input_in_output": parse_boolean,
     "cancellation_check_period_ms": _positive(int),
@@ -314,6 +334,10 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "enable_expert_parallel": parse_boolean,
     "inflight_runtimes_dir": _text,
     "inflight_runtime_options": _options,
+    "inflight_adapters_dir": _text,
+    "inflight_max_adapters": _count,
+    "inflight_max_adapter_rank": _positive(int),
+    "inflight_speculation": parse_boolean,
 }
 KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)
 

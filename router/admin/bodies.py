@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from router.control.releases.json_answers import fault_of_schema
 from router.control.releases.plan import (
     MOST_MIRRORED_PER_S,
     MOST_REPLAYED_PER_S,
@@ -18,8 +17,9 @@ from router.control.releases.plan import (
     Tolerance,
 )
 from router.control.releases.records import MOST_GOLDEN_TOKENS, GoldenPrompt
+from router.core.json_answers import fault_of_schema
 from router.core.manifest import LARGEST_VERSION
-from router.core.tenant import HEAVIEST, Role, Scope
+from router.core.tenant import HEAVIEST, LONGEST_CACHED_S, Role, Scope
 from router.routing.split import Shadow, Sticky
 from router.tenants.administration import GRACE_S
 
@@ -70,8 +70,9 @@ class RotateBody(_Body, frozen=True, kw_only=True):
 class LimitsBody(_Body, frozen=True, kw_only=True):
     """What is left out is unlimited; a burst that is left out is one minute's worth.
 
-    `weight` and `slot_percent` are for tenants alone: their part of a model that others want too, 1 if not
-    said, and the most of a model's places in the batch that they may take at a time.
+    `weight`, `slot_percent` and `answers_cached_s` are for tenants alone: their part of a model that others
+    want too, 1 if not said, the most of a model's places in the batch that they may take at a time, and for
+    how long an answer may be cached for requests that ask for that, not at all if not said.
     """
 
     requests_per_min: _Amount | None = None
@@ -83,6 +84,7 @@ class LimitsBody(_Body, frozen=True, kw_only=True):
     budget_is_hard: bool = True
     weight: Annotated[int, Meta(ge=1, le=HEAVIEST)] | None = None
     slot_percent: Annotated[int, Meta(ge=1, le=100)] | None = None
+    answers_cached_s: Annotated[int, Meta(ge=1, le=LONGEST_CACHED_S)] | None = None
 
 
 class PriceBody(_Body, frozen=True, kw_only=True):

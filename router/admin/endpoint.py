@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from router.tenants.audited import AlreadyThere, Forbidden
 from router.tenants.rbac import Actor
 from router.tenants.records import NotFound
 from router.tenants.tenancy import Tenancy
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +63,12 @@ class Administer:
         values = {"tenant": caller.organisation.id, **record.values}
         reads = exchange.request.method in ("GET", "HEAD")
         do = self._tenancy.consult if reads else self._tenancy.administer
-        try:
-            return await do(lambda admin: msgspec.json.encode(self._act(Asked(admin, actor, values, given))))
-        except Forbidden as error:
-            raise InflightError(ErrorKind.FORBIDDEN, str(error)) from None
-        except NotFound as error:
-            raise InflightError(ErrorKind.NOT_FOUND, str(error)) from None
-        except AlreadyThere as error:
-            raise InflightError(ErrorKind.CONFLICT, str(error)) from None
-        except ValueError as error:
-            raise invalid(str(error)) from None
-        except StoreAway:
-            raise InflightError(ErrorKind.OVERLOADED, "the store cannot be reached at the moment") from None
+        return await consulted(
+            do(
+                lambda admin: msgspec.json.encode(self._act(Asked(admin, actor, values, given))),
+                caller.organisation.id,
+            )
+        )
 
     def _given(self, exchange: Exchange) -> Any:
         if self._decoder is None or self._takes is None:
@@ -80,6 +76,22 @@ class Administer:
         if exchange.request.method in ("GET", "HEAD", "DELETE"):
             return decode_query(exchange.request.query, self._takes)
         return decode_small(self._decoder, exchange.request.body or b"{}")
+
+
+async def consulted(doing: Awaitable[Result]) -> Result:
+    """What came of an act; where nothing did, the error is told as the API tells errors."""
+    try:
+        return await doing
+    except Forbidden as error:
+        raise InflightError(ErrorKind.FORBIDDEN, str(error)) from None
+    except NotFound as error:
+        raise InflightError(ErrorKind.NOT_FOUND, str(error)) from None
+    except AlreadyThere as error:
+        raise InflightError(ErrorKind.CONFLICT, str(error)) from None
+    except ValueError as error:
+        raise invalid(str(error)) from None
+    except StoreAway:
+        raise InflightError(ErrorKind.OVERLOADED, "the store cannot be reached at the moment") from None
 
 
 def listed(values: Any) -> dict[str, Any]:

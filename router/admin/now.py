@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.admin.endpoint import consulted
 from router.core.tenant import Scope
 from router.http.sse import HEADERS, one_line
 from router.request.decoding import decode_query
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.request.permit import Permits
     from router.telemetry.overview.overview import Overview
+    from router.telemetry.prompt_log import PromptLog
     from router.telemetry.recent_requests import EndedRequest, RecentRequests
+    from router.tenants.tenancy import Tenancy
 
 # A stream ends then, and whoever may still look asks again: a key that was revoked is told nothing more.
 STREAM_S = 60.0
 _RETRY = b"retry: 200\n\n"
 _EVENTS = "text/event-stream"
+_LOOKS_S = (0.02, 0.1, 0.3)
 
 
 class RequestsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,10 +45,19 @@ class RequestsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class NowDoor:
-    def __init__(self, overview: Overview, recent: RecentRequests, permits: Permits) -> None:
+    def __init__(
+        self,
+        overview: Overview,
+        recent: RecentRequests,
+        permits: Permits,
+        tenancy: Tenancy,
+        prompt_log: PromptLog | None,
+    ) -> None:
         self._overview = overview
         self._recent = recent
         self._permits = permits
+        self._tenancy = tenancy
+        self._prompt_log = prompt_log
 
     async def show(self, exchange: Exchange, record: Record) -> None:
         _require(record, Action.NOW_READ, None)
@@ -74,22 +87,44 @@ class NowDoor:
         respond_json(exchange, record, {"object": "list", "data": found})
 
     async def show_request(self, exchange: Exchange, record: Record) -> None:
-        ended = self._find(record)
+        ended = await self._find(record)
         _require(record, Action.REQUEST_READ, ended.record.tenant)
         respond_json(exchange, record, waterfall(ended))
 
+    async def show_content(self, exchange: Exchange, record: Record) -> None:
+        """What the prompt log has of it, for who may read it; that somebody did is in the audit log."""
+        ended, actor = await self._find(record), Actor.calling(record.caller, exchange.peer)
+        tenant, request_id = ended.record.tenant, ended.record.request_id
+        await consulted(
+            self._tenancy.administer(
+                lambda admin: admin.note_content_read(actor, tenant, request_id), record.tenant
+            )
+        )
+        if self._prompt_log is None:
+            raise InflightError(ErrorKind.NOT_FOUND, "no prompts are kept here: prompt_log_dir is not set")
+        at_s = time.time() - time.monotonic() + ended.ended_s
+        found = await asyncio.to_thread(self._prompt_log.find, tenant, request_id, at_s)
+        if found is None:
+            raise InflightError(ErrorKind.NOT_FOUND, "nothing was kept of this request, or no longer")
+        shown = {"id": request_id, "prompts": found.prompts, "answers": found.answers}
+        respond_json(exchange, record, {"object": "request.content", "at_s": found.at_s, **shown})
+
     async def show_own(self, exchange: Exchange, record: Record) -> None:
         """Of the same user, through whichever key."""
-        ended = self._find(record)
+        ended = await self._find(record)
         if ended.record.caller.user.id != record.caller.user.id:
             raise _not_found()
         respond_json(exchange, record, waterfall(ended))
 
-    def _find(self, record: Record) -> EndedRequest:
-        found = self._recent.find(record.values["request"])
-        if found is None:
-            raise _not_found()
-        return found
+    async def _find(self, record: Record) -> EndedRequest:
+        """A request is noted when its last byte is out: whoever has read that may ask a moment too soon."""
+        for wait_s in (*_LOOKS_S, None):
+            found = self._recent.find(record.values["request"])
+            if found is not None:
+                return found
+            if wait_s is not None:
+                await asyncio.sleep(wait_s)
+        raise _not_found()
 
 
 def _not_found() -> InflightError:
@@ -102,8 +137,14 @@ def _require(record: Record, action: Action, tenant: str | None) -> None:
         raise InflightError(ErrorKind.FORBIDDEN, f"this key may not do this: {action.label}")
 
 
-def routes(overview: Overview, recent: RecentRequests, permits: Permits) -> list[Route]:
-    door, read = NowDoor(overview, recent, permits), Scope.ADMIN_READ
+def routes(
+    overview: Overview,
+    recent: RecentRequests,
+    permits: Permits,
+    tenancy: Tenancy,
+    prompt_log: PromptLog | None,
+) -> list[Route]:
+    door, read = NowDoor(overview, recent, permits, tenancy, prompt_log), Scope.ADMIN_READ
     return [
         Route("GET", "/admin/now", door.show, "What the router does now, and did in the last minutes",
               scope=read),
@@ -112,5 +153,7 @@ def routes(overview: Overview, recent: RecentRequests, permits: Permits) -> list
               scope=read, query=RequestsQuery),
         Route("GET", "/admin/requests/{request}", door.show_request, "How a request went, stage by stage",
               scope=read),
+        Route("GET", "/admin/requests/{request}/content", door.show_content,
+              "What was kept of a request: its prompts and answers, redacted", scope=read),
         Route("GET", "/v1/requests/{request}", door.show_own, "How your own request went, stage by stage"),
     ]  # fmt: skip

@@ -268,9 +268,9 @@ class Dispatcher:
             rows = allocation.sequences + entry.sequences
             tokens = self._running.prefill_tokens + demand.prompt_tokens
             return now_s + self._judge.limit.late_s(allocation.capacity, rows, tokens) > entry.deadline_s
-        return (
-            now_s + self._forecaster.usual(demand.tier) * self._running.service_s(demand) > entry.deadline_s
-        )
+        # What is learned from a few requests alike says nothing of a crowd: nobody is sent away for it.
+        usual = self._forecaster.usual(demand.tier) if self._forecaster.is_tried else 0.0
+        return now_s + usual * self._running.service_s(demand) > entry.deadline_s
 
     def _is_bounded(self, entry: QueueEntry) -> bool:
         """Whether a bound on what is in flight bounds its time: not that of a list, which has many turns."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,10 +15,11 @@ from router.admission.forecast import OutputLengths
 from router.admission.gate import Gate
 from router.admission.policy import FirstCome
 from router.core.manifest import Kind
+from router.core.rounds import every
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from python_backend.costs.batch_cost import BatchCost
     from python_backend.wire.tiers import Tier
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from router.core.objective import Objective
     from router.routing.replicas import Fleet, Replica, ReplicaSet
 
-log = logging.getLogger(__name__)
 
 REFRESH_EVERY_S = 0.2
 _LOOK_FOR_SHAPES_S = 1.0
@@ -39,6 +38,7 @@ _SHAPE_LASTS_S = 60.0
 _ASK_AGAIN_S = 5.0
 # Of its slots: what a release may have in flight and still take optional work.
 _SPARE_UP_TO = 0.8
+_UNKNOWN_CAPACITY = "the capacity of the releases could not be determined"
 
 
 class Gates(dict[tuple[str, str], Gate]):
@@ -85,6 +85,24 @@ class Gates(dict[tuple[str, str], Gate]):
         gate.resize(self._share_of(name, self._capacity(replicas, UNKNOWN)))
         return gate
 
+    def _among(self, key: tuple[str, str], capacity: Capacity) -> Capacity:
+        """What is left of an engine beside the others that it computes: a model and its adapters.
+
+        Each may have an equal part while they are busy, and what the others do not use.
+        """
+        engine = self._engine_of(key)
+        others = [gate for other, gate in self.items() if other != key and self._engine_of(other) == engine]
+        busy = [gate for gate in others if gate.open_count]
+        if not engine or not busy or capacity.slots >= UNLIMITED:
+            return capacity
+        equal = max(capacity.slots_here // (len(busy) + 1), 1)
+        left = capacity.slots_here - sum(gate.taken_slots for gate in busy)
+        return replace(capacity, own_slots=max(equal, left))
+
+    def _engine_of(self, key: tuple[str, str]) -> str:
+        replicas = self._fleet.sets.get("@".join(key))
+        return "" if replicas is None else replicas.manifest.engine
+
     def has_room(self, model: str, *releases: str) -> bool:
         """Whether these can take optional work: nobody waits for them, and slots are free."""
         for release in releases:
@@ -109,11 +127,9 @@ class Gates(dict[tuple[str, str], Gate]):
     async def run(self) -> None:
         """For as long as the router runs. A silent Triton delays no other release's capacity."""
         await asyncio.gather(
-            _every(REFRESH_EVERY_S, self._refresh_now), _every(_LOOK_FOR_SHAPES_S, self.learn_shapes)
+            every(REFRESH_EVERY_S, self.refresh, _UNKNOWN_CAPACITY),
+            every(_LOOK_FOR_SHAPES_S, self.learn_shapes, _UNKNOWN_CAPACITY),
         )
-
-    async def _refresh_now(self) -> None:
-        self.refresh()
 
     def refresh(self) -> None:
         for key, gate in list(self.items()):
@@ -127,7 +143,7 @@ class Gates(dict[tuple[str, str], Gate]):
             else:
                 stays = self._is_served(*key)
                 capacity = self._capacity(replicas, gate.capacity) if stays else UNKNOWN
-                gate.resize(self._share_of(name, capacity))
+                gate.resize(self._among(key, self._share_of(name, capacity)))
 
     async def learn_shapes(self) -> None:
         """Asks Triton how batch models batch rows."""
@@ -148,7 +164,7 @@ class Gates(dict[tuple[str, str], Gate]):
             return UNKNOWN
         able = [replica for replica in replicas.replicas if replica.is_open]
         if not able:
-            return former if replicas.is_reviving else UNKNOWN
+            return former if replicas.is_coming_back else UNKNOWN
         if replicas.manifest.kind is Kind.TEXT:
             is_unheard = all(replica.report is None and replica.reported_s == -inf for replica in able)
             if is_unheard and former.slots < UNLIMITED:
@@ -170,15 +186,6 @@ class Gates(dict[tuple[str, str], Gate]):
         found = await _shape_of(replica) or shape
         lasts_s = _ASK_AGAIN_S if found is None else _SHAPE_LASTS_S
         self._shapes[name] = self._clock() + lasts_s, found
-
-
-async def _every(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        try:
-            await work()
-        except Exception:
-            log.exception("the capacity of the releases could not be determined")
-        await asyncio.sleep(pause_s)
 
 
 async def _shape_of(replica: Replica) -> BatchShape | None:

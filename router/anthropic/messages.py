@@ -9,9 +9,9 @@ from router.anthropic.bodies import CountBody, MessagesBody, read_count, read_me
 from router.anthropic.dialect import MessagesDialect
 from router.chat.answer import answer_chat, template_of
 from router.chat.calls import chat_prompt
+from router.core.fair_pool import unless_left
 from router.core.generation import unmarked
 from router.request.errors import respond_json
-from router.request.fair_pool import unless_left
 from router.request.identity import check_model_allowed
 from router.request.routes import Route
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from enum import Enum
+from math import inf
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -84,6 +85,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     # The prompt alone is wanted, with its log probabilities; the engine generates a token that nobody sees.
     is_scoring: bool = False
     trace: Trace | None = None
+    # By when its first token is wanted, on the clock of `time.monotonic`; the engine is not told.
+    deadline_s: float = inf
     # Where the prompt begins with what tenants may share, as the engine is told; see wire.shared_prefix.
     shared_prefix: str | None = None
 

@@ -10,7 +10,14 @@ from enum import Enum
 from typing import Any
 
 # They become names of Triton models and of files.
-MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PLAIN_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
+# An adapter's is that of its base and its own: base:adapter.
+MODEL_NAME = re.compile(rf"{_PLAIN_NAME}(:{_PLAIN_NAME})?")
+NAMES_ALLOWED = (
+    "1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or a digit (of an adapter BASE:NAME)"
+)
+# Between base and adapter in names of Triton models: a name of a model has no capitals.
+_ADAPTER_MARK = ".LORA."
 _MEMBER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 LARGEST_VERSION = 2**31 - 1
 
@@ -34,10 +41,14 @@ class FileMark:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What it takes to have it loaded, as far as can be told beforehand."""
+    """What it takes to have it loaded, as far as can be told beforehand.
+
+    Of the memory of so many `gpus`, an equal part of each; of the machine's own with 0.
+    """
 
     weights_bytes: int = 0
     cache_bytes: int = 0
+    gpus: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -49,7 +60,8 @@ class Manifest:
     """`members` are its Triton models in the order in which they are needed; the last is what requests name.
 
     `engine` is the one that stops go to, where there is one. A release that a stack brings with it, and
-    writes anew at each start, has no files and no directory of its own: it `is_built_in`.
+    writes anew at each start, has no files and no directory of its own: it `is_built_in`. One of a LoRA
+    adapter names the release that it is an addition to as its `base`; its only member is the base's entry.
     """
 
     model: str
@@ -65,11 +77,13 @@ class Manifest:
     files: tuple[FileMark, ...] = ()
     is_built_in: bool = False
     source: str = ""  # the address that it was fetched from, pinned to these bytes
+    base: str = ""
 
     def __post_init__(self) -> None:
         if not MODEL_NAME.fullmatch(self.model):
-            allowed = "1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
-            raise ValueError(f"{self.model!r} cannot be the name of a model; allowed: {allowed}")
+            raise ValueError(f"{self.model!r} cannot be the name of a model; allowed: {NAMES_ALLOWED}")
+        if parent_of(self.model) != (split_name(self.base)[0] if self.base else None):
+            raise ValueError(f"{self.model!r} is not the name of an adapter of {self.base or 'nothing'!r}")
         if type(self.version) is not int or not 1 <= self.version <= LARGEST_VERSION:
             raise ValueError(f"version {self.version!r}; allowed: 1 to {LARGEST_VERSION}")
         if not self.members:
@@ -87,11 +101,19 @@ class Manifest:
         """The Triton model that requests name."""
         return self.members[-1]
 
+    @property
+    def adapter(self) -> str:
+        """What the engine knows the adapter by; empty where it is none."""
+        return entry_name(self.model, self.version) if self.base else ""
+
     def to_json(self) -> str:
         """The same text for the same release, whoever writes it."""
         fields = asdict(self)
-        if not self.source:  # as it was written before there were addresses, or its digest would be another
-            del fields["source"]
+        for name in ("source", "base"):  # as it was written before there were any, or its digest would differ
+            if not fields[name]:
+                del fields[name]
+        if not self.needs.gpus:  # which routers of 0.7.0 refuse to read
+            del fields["needs"]["gpus"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @property
@@ -126,7 +148,13 @@ def from_json(text: str) -> Manifest:
 
 def entry_name(model: str, version: int) -> str:
     """What the Triton model is called that requests to a release name."""
-    return f"{model}.{version}"
+    return f"{model.replace(':', _ADAPTER_MARK)}.{version}"
+
+
+def parent_of(model: str) -> str | None:
+    """The model that an adapter is an addition to; None for any other model."""
+    base, colon, _ = model.partition(":")
+    return base if colon else None
 
 
 def member_name(model: str, version: int, step: str) -> str:

@@ -44,6 +44,7 @@ class Record:
     is_release_given: bool = False  # it has answered a part already
     user: str = ""  # as the body names the one behind the key, or the key's own
     conversation: str = ""
+    cascade: str = ""  # which one it asked, the model of it that answers, and why not the small one
     rollout: tuple[int | None, int] = (None, 0)  # which one, and its step, chose the release
     shadow: int | None = None  # the release that gets it too, and whose answer nobody sees
     is_mirrored: bool = False  # to the canary of its rollout
@@ -80,7 +81,8 @@ class Record:
         """What tells a client which request this was, and who answered."""
         release = [("x-inflight-release", self.model_version)] if self.model_version else []
         known = [(self.id_header, self.request_id)] if self.id_header else []
-        return [("x-request-id", self.request_id), *known, *release]
+        cascade = [("x-inflight-cascade", self.cascade)] if self.cascade else []
+        return [("x-request-id", self.request_id), *known, *release, *cascade]
 
     @property
     def trace_id(self) -> str:

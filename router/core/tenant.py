@@ -12,7 +12,9 @@ import msgspec
 _MOST = 10**15  # a billion dollars; sums of it still fit 64 bits
 _NAME_CHARS = 100
 HEAVIEST = 1000
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LONGEST_CACHED_S = 30 * 86400
+_PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_MODEL_NAME = re.compile(rf"{_PLAIN_NAME}(:{_PLAIN_NAME})?")
 
 
 def check_name(what: str, name: str) -> None:
@@ -118,7 +120,8 @@ class Limits:
     """What an organisation or a key may take; None is no limit. A burst left out is one minute's worth.
 
     `weight` is an organisation's part of a model that others want too, 1 if not said, and `slot_percent` the
-    most of a model's places in the batch that it may take at a time.
+    most of a model's places in the batch that it may take at a time. For `answers_cached_s` its answers may
+    be kept, for requests that ask for that.
     """
 
     requests_per_min: int | None = None
@@ -130,16 +133,18 @@ class Limits:
     budget_is_hard: bool = True
     weight: int | None = None
     slot_percent: int | None = None
+    answers_cached_s: int | None = None
 
     def __post_init__(self) -> None:
         _check_amounts(self)
-        for name, most in (("weight", HEAVIEST), ("slot_percent", 100)):
+        most_of = {"weight": HEAVIEST, "slot_percent": 100, "answers_cached_s": LONGEST_CACHED_S}
+        for name, most in most_of.items():
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{name}: expected 1 to {most}, got {value}")
 
     def exceeds(self, ceiling: Limits) -> bool:
-        """Whether anything is allowed here that is not there; weight and slots are organisations' alone."""
+        """Whether anything is allowed here that is not there; what is organisations' alone does not count."""
         amounts = ("requests_per_min", "tokens_per_min", "concurrent_requests", "monthly_budget")
         pairs = [(getattr(self, name), getattr(ceiling, name)) for name in amounts]
         pairs += zip(self._bursts, ceiling._bursts, strict=True)

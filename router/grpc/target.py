@@ -15,12 +15,17 @@ _UNIX = "unix:"
 
 @dataclass(frozen=True)
 class ClientTls:
-    """PEM files: whose servers are trusted, and what shows them who asks; `name` is the server's."""
+    """PEM files: whose servers are trusted, and what shows them who asks; `name` is the server's.
+
+    `plain_too`: a server that does not speak TLS at all is spoken to without it. One whose certificate is not
+    trusted is never.
+    """
 
     ca: str
     cert: str
     key: str
     name: str = ""
+    plain_too: bool = False
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca)
@@ -40,6 +45,7 @@ class Target:
         self._host, self._port = host.strip("[]"), int(port)
         self._tls = tls.context() if tls else None
         self._name = (tls.name or self._host) if tls else None
+        self._plain_too = tls is not None and tls.plain_too
 
     @property
     def is_encrypted(self) -> bool:
@@ -54,10 +60,22 @@ class Target:
         if self.path:
             transport, _ = await loop.create_unix_connection(protocol, self.path)
             return transport
-        opened, _ = await loop.create_connection(
-            protocol, self._host, self._port, ssl=self._tls, server_hostname=self._name
-        )
+        try:
+            opened, _ = await loop.create_connection(
+                protocol, self._host, self._port, ssl=self._tls, server_hostname=self._name
+            )
+        except OSError as error:
+            if not (self._plain_too and speaks_no_tls(error)):
+                raise
+            opened, _ = await loop.create_connection(protocol, self._host, self._port)
         return opened
+
+
+def speaks_no_tls(error: OSError) -> bool:
+    """Whether a handshake failed because the other side answered in another language, or hung up."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return False
+    return isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError)
 
 
 def is_private(url: str, tls: ClientTls | None) -> bool:

@@ -122,7 +122,7 @@ _PROMPTS = ("text_input", "decoder_text_input")
 _LOGITS = ("return_context_logits", "return_generation_logits")
 
 
-async def check_prompts(safety: Safety, model: str, values: Values, sequences: int) -> None:
+async def check_prompts(safety: Safety, model: str, values: Values, sequences: int, tenant: str) -> None:
     """Refuses forbidden prompts, and whatever would tell of an answer past the check."""
     if not safety.applies_to(model):
         return
@@ -132,7 +132,7 @@ async def check_prompts(safety: Safety, model: str, values: Values, sequences: i
     if sequences > 1:
         raise _not_checked("num_return_sequences", "one row and one sequence a request")
     prompts = [values[name].elements for name in _PROMPTS if name in values]
-    await safety.admit(model, [text.decode() for texts in prompts for text in texts])
+    await safety.admit(model, [text.decode() for texts in prompts for text in texts], tenant)
 
 
 def _not_checked(name: str, why: str) -> InflightError:

@@ -12,6 +12,7 @@ from router.core.tenant import Scope
 from router.kserve import descriptions, statistics
 from router.kserve.embedding import embedding_offer
 from router.kserve.generation import generation_offer
+from router.kserve.llmapi import llmapi_offer
 from router.kserve.offers import STEP_VERSION, Asked, Delivery, Offer, Offers
 from router.kserve.statistics import Row, Statistics
 from router.kserve.tensor_models import tensor_offer
@@ -67,7 +68,7 @@ class Counted:
 
 class Door:
     def __init__(self, models: Registry, answers: Answers) -> None:
-        self.offers = Offers(models, offer_of)
+        self.offers = Offers(models, offer_of, llmapi_offer)
         self.statistics = Statistics()
         self._models = models
         self._answers = answers

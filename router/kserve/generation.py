@@ -97,7 +97,7 @@ class GenerationJob:
     async def check(self, safety: Safety) -> None:
         name = self.served.name
         self._guarded = GuardedText(safety, name)
-        await check_prompts(safety, name, self._inputs, sum(sequences_of(self._inputs)))
+        await check_prompts(safety, name, self._inputs, sum(sequences_of(self._inputs)), self._record.tenant)
 
     async def run(self, permit: Permit) -> None:
         if permit.weight:

@@ -12,8 +12,19 @@ from python_backend.wire.tensors import CONTRACTS
 from router.core.manifest import entry_name, member_name
 from router.core.tenant import Caller, Scope
 from router.kserve.parameters import Parameters, read_parameters
-from router.kserve.tensors import RawTensors, Sent, Tensors, Values, read_inputs, read_tensors, refuse, shown
+from router.kserve.tensors import (
+    MAX_ROWS,
+    RawTensors,
+    Sent,
+    Tensors,
+    Values,
+    read_inputs,
+    read_tensors,
+    refuse,
+    shown,
+)
 from router.request.identity import check_model_allowed
+from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +35,7 @@ if TYPE_CHECKING:
     from router.routing.models import Lineup, Registry, Served
 
 _MAX_ID_CHARS = 256
+_LLMAPI = "llmapi"
 STEP_VERSION = "1"  # of each model inside another one
 
 
@@ -54,7 +66,7 @@ class Offer:
 
     @property
     def is_language_model(self) -> bool:
-        return bool(self.steps)
+        return isinstance(self.served, ServedModel)
 
 
 @lru_cache(maxsize=256)
@@ -89,12 +101,20 @@ class Asked:
 class Offers:
     """The registry's models by their own names, by model@version, and by Triton's where that names only one.
 
-    Looked up for each request: releases come and go while the router runs.
+    Behind a name, `.llmapi` asks for a language model by the contract of NVIDIA's LLM API model; alone,
+    `llmapi` is that of the one that is called `ensemble` otherwise. Looked up for each request: releases come
+    and go while the router runs.
     """
 
-    def __init__(self, registry: Registry, make: Callable[[Served], Offer]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        make: Callable[[Served], Offer],
+        make_llmapi: Callable[[ServedModel], Offer],
+    ) -> None:
         self._registry = registry
         self._make = make
+        self._make_llmapi = make_llmapi
 
     def for_caller(self, caller: Caller) -> list[Offer]:
         """Every release that the caller may ask."""
@@ -113,6 +133,8 @@ class Offers:
         """The release of that version, or the one that stands for its model."""
         model = name.partition("@")[0]
         lineup = self._registry.lineup(model) or self._by_triton_name(model)
+        if lineup is None and (plain := _without_llmapi(name)):
+            return self._by_llmapi(self.find(plain, version, caller, record), plain)
         if lineup is None:
             raise InflightError(ErrorKind.MODEL_NOT_FOUND, self._why_not(name, caller), "model")
         check_model_allowed(caller, lineup.name)
@@ -168,6 +190,11 @@ class Offers:
         ]
         return found[0] if len(found) == 1 else None
 
+    def _by_llmapi(self, found: Offer, name: str) -> Offer:
+        if not isinstance(found.served, ServedModel):
+            raise refuse(f"the model '{shown(name)}' is no language model", "model")
+        return self._make_llmapi(found.served)
+
     def _why_not(self, name: str, caller: Caller) -> str:
         models = caller.key.models
         names = [each for each in self._registry.lineups if models is None or each in models]
@@ -175,6 +202,13 @@ class Offers:
         if name in CONTRACTS and name not in ("ensemble", "embeddings"):
             return f"the model '{name}' is a step inside others and cannot be called by itself; {allowed}"
         return f"the model '{shown(name)}' does not exist; {allowed}"
+
+
+def _without_llmapi(name: str) -> str:
+    """What it names, where it asks for the LLM API's contract."""
+    if name == _LLMAPI:
+        return "ensemble"
+    return name.removesuffix(f".{_LLMAPI}") if name.endswith(f".{_LLMAPI}") else ""
 
 
 def _versions(lineup: Lineup) -> list[str]:
@@ -219,7 +253,8 @@ def understand(
     if offer.has_own_contract:
         tensors = read_tensors(offer.inputs, offer.max_batch_size, inputs)
         return Asked(offer, name, client_id, {}, asked, read, tensors)
-    return Asked(offer, name, client_id, read_inputs(offer.inputs, inputs), asked, read)
+    values = read_inputs(offer.inputs, inputs, MAX_ROWS if offer.max_batch_size else 0)
+    return Asked(offer, name, client_id, values, asked, read)
 
 
 def _read_outputs(known: Tensors, names: Sequence[str]) -> frozenset[str]:

@@ -69,7 +69,7 @@ class TensorJob:
 
     async def check(self, safety: Safety) -> None:
         """What goes in and is text is read; nobody knows what of its outputs is."""
-        await safety.admit(self.served.name, self._texts())
+        await safety.admit(self.served.name, self._texts(), self._record.tenant)
 
     def _texts(self) -> Iterator[str]:
         for tensor in self._inputs.values():

@@ -105,10 +105,11 @@ def by_name(tensors: Iterable[Tensor]) -> Tensors:
     return {tensor.name: tensor for tensor in tensors}
 
 
-def read_inputs(known: Tensors, inputs: Sequence[Sent]) -> Values:
+def read_inputs(known: Tensors, inputs: Sequence[Sent], max_rows: int = MAX_ROWS) -> Values:
     """All of a request's inputs, or an error that names the first wrong one."""
-    values = read_each(known, inputs, _read)
-    check_rows({name: value.rows for name, value in values.items()})
+    values = read_each(known, inputs, partial(_read, max_rows))
+    if max_rows:
+        check_rows({name: value.rows for name, value in values.items()})
     return values
 
 
@@ -139,9 +140,9 @@ def check_rows(rows: Mapping[str, int]) -> None:
         raise refuse(f"all inputs must have the same number of rows, the first of the shape: {found}")
 
 
-def _read(tensor: Tensor, sent: Sent) -> Value:
+def _read(max_rows: int, tensor: Tensor, sent: Sent) -> Value:
     shape = tuple(sent.shape)
-    _check_shape(tensor, shape, MAX_ROWS)
+    _check_shape(tensor, shape, max_rows)
     count = math.prod(shape)
     if count > MAX_ELEMENTS:
         why = f"input '{tensor.name}' has {count} elements; allowed: up to {MAX_ELEMENTS}"

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.fair_pool import unless_left
 from router.http import sse
 from router.http.exchange import Exchange
 from router.http.inner_exchange import InnerWire, Turn
 from router.request.errors import write_error
-from router.request.fair_pool import unless_left
 
 if TYPE_CHECKING:
     from router.content.conversations.response_store import ResponseStore

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.response_store import EndedResponse
+from router.core.fair_pool import unless_left
 from router.http import sse
 from router.openai.background import Run, UnreadExchange, deliver
 from router.request.errors import respond_json
-from router.request.fair_pool import unless_left
 
 if TYPE_CHECKING:
     from router.content.conversations.response_store import ResponseStore

@@ -88,22 +88,24 @@ class _Batches:
             metadata=msgspec.json.encode(body.metadata).decode(),
             output_lifetime_s=body.output_expires_after.seconds if body.output_expires_after else None,
         )
-        await self._store.write(partial(_insert, batch=batch))
+        await self._store.write(partial(_insert, batch=batch), record.tenant)
         respond_json(exchange, record, batch.render())
 
     async def list_all(self, exchange: Exchange, record: Record) -> None:
         query = decode_query(exchange.request.query, BatchesQuery)
-        found = await self._store.read(lambda at: rows.page(at, record.tenant, query.limit + 1, query.after))
+        page = partial(rows.page, organisation_id=record.tenant, limit=query.limit + 1, after_id=query.after)
+        found = await self._store.read(page, record.tenant)
         respond_json(exchange, record, Page.of(found, query.limit).rendered(Batch.render))
 
     async def show(self, exchange: Exchange, record: Record) -> None:
         batch_id = record.values["batch_id"]
-        batch = await self._store.read(lambda connection: rows.find(connection, record.tenant, batch_id))
+        batch = await self._store.read(lambda at: rows.find(at, record.tenant, batch_id), record.tenant)
         respond_json(exchange, record, batch.render())
 
     async def cancel(self, exchange: Exchange, record: Record) -> None:
         batch_id = record.values["batch_id"]
-        batch = await self._store.write(lambda at: rows.cancel(at, record.tenant, batch_id, time.time()))
+        cancel = partial(rows.cancel, organisation_id=record.tenant, batch_id=batch_id, now_s=time.time())
+        batch = await self._store.write(cancel, record.tenant)
         respond_json(exchange, record, batch.render())
 
 

@@ -12,12 +12,12 @@ from router.chat.bodies import OPTIONS_NEUTRAL, ChatBody, check_options, refuse_
 from router.chat.calls import chat_reader, templated_calls
 from router.chat.tool_bodies import check_tools
 from router.content.documents.documents import expand
+from router.core.fair_pool import unless_left
 from router.openai.dialects import ChatDialect, TokenIds
 from router.openai.held_exchange import HeldExchange
 from router.openai.stored_chats import ChatKeeper, StoredDialect
 from router.request.aside import LARGE_BYTES
 from router.request.decoding import MOST_CONTAINERS, UNREADABLE, check_containers, decode_again, invalid
-from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.request.text import TextJob
 

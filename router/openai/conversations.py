@@ -15,12 +15,12 @@ from router.content.conversations.items import GivenItem, Item, read_items
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, Page, PageQuery
 from router.content.storage_quota import StorageQuota
+from router.core.fair_pool import unless_left
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.request.aside import LARGE_BYTES, Aside
 from router.request.decoding import decode, decode_query, decode_small
 from router.request.errors import respond_json
-from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.store.database import StoreAccess
 

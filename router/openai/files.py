@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +12,7 @@ from msgspec import Meta
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.files import model, rows
 from router.content.lookup import Page
+from router.core.fair_pool import FairPool
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PATH = "/v1/files"
 MULTIPART = "multipart/form-data"
+_WAITING_EACH = 64
 _RENAMED = {"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]"}
 
 
@@ -63,17 +64,19 @@ class _Files:
     def __init__(self, store: StoreAccess, limits: model.FileLimits) -> None:
         self._store = store
         self._limits = limits
+        self._reading = FairPool("uploads to be read", 2, _WAITING_EACH)
 
     async def upload(self, exchange: Exchange, record: Record) -> None:
         request = exchange.request
         upload = request.upload or Upload.holding(request.body)
         try:
             await upload.arrived()
-            source = await asyncio.to_thread(upload.open)
+            source = await self._reading.run(record.tenant, upload.open)
         except OSError as error:
             message = "this server has no room for uploads at the moment"
             raise InflightError(ErrorKind.OVERLOADED, message) from error
-        form = await asyncio.to_thread(model.read_form, source, request.headers.get("content-type", ""))
+        kind = request.headers.get("content-type", "")
+        form = await self._reading.run(record.tenant, model.read_form, source, kind)
         if form.size_bytes > self._limits.max_file_bytes:
             message = f"the file has {form.size_bytes} bytes; allowed: at most {self._limits.max_file_bytes}"
             raise InflightError(ErrorKind.TOO_LARGE, message, "file")
@@ -98,7 +101,7 @@ class _Files:
             )
             return msgspec.json.encode(Page.of(found, query.limit).rendered(model.StoredFile.render))
 
-        respond_encoded(exchange, record, await self._store.read(listed))
+        respond_encoded(exchange, record, await self._store.read(listed, record.tenant))
 
     async def show(self, exchange: Exchange, record: Record) -> None:
         respond_json(exchange, record, (await self._find(record)).render())
@@ -131,12 +134,20 @@ class _Files:
 
     async def delete(self, exchange: Exchange, record: Record) -> None:
         file_id = record.values["file_id"]
-        await self._store.write(lambda at: rows.delete(at, record.tenant, file_id, time.time()))
+
+        def delete(at: Connection) -> None:
+            rows.delete(at, record.tenant, file_id, time.time())
+
+        await self._store.write(delete, record.tenant)
         respond_json(exchange, record, {"id": file_id, "object": "file", "deleted": True})
 
     async def _find(self, record: Record) -> model.StoredFile:
         file_id = record.values["file_id"]
-        return await self._store.read(lambda at: rows.find(at, record.tenant, file_id, time.time()))
+
+        def find(at: Connection) -> model.StoredFile:
+            return rows.find(at, record.tenant, file_id, time.time())
+
+        return await self._store.read(find, record.tenant)
 
 
 def _file_of(form: model.UploadForm, organisation_id: str, now_s: float) -> model.StoredFile:

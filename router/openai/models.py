@@ -33,6 +33,7 @@ def describe(model: Served) -> dict[str, Any]:
     told |= {"root": model.name, "parent": None, "release": str(model.version)}
     has_template = embeds = False
     if isinstance(model, ServedModel):
+        told |= {"root": model.parent or model.name, "parent": model.parent}
         has_template = model.template is not None
         told |= {"max_model_len": model.context_tokens, "context_length": model.context_tokens}
     elif isinstance(model, ServedEmbedder):

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.fair_pool import unless_left
 from router.request.decoding import decode, invalid
 from router.request.errors import respond_json
-from router.request.fair_pool import FairPool, unless_left
 from router.request.routes import Route
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MODEL = "inflight-safety-rules"
 MOST_INPUTS = 128
-_WAITING_EACH = 64
 _CATEGORIES = (
     "harassment",
     "harassment/threatening",
@@ -60,14 +59,13 @@ _decoder = msgspec.json.Decoder(ModerationBody)
 class Moderations:
     def __init__(self, safety: Safety | None) -> None:
         self._safety = safety
-        # A long text with many patterns takes its time: in a thread, in turns by tenant.
-        self._pool = FairPool("texts to be judged", 1, _WAITING_EACH)
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         if self._safety is None:
             message = "no rules are configured: set safety_rules or safety_check in [router]"
             raise InflightError(ErrorKind.UNSUPPORTED, message)
-        judging = self._pool.run(record.tenant, _judged, self._safety, exchange.request.body)
+        # A long text with many patterns takes its time: in a thread, in turns by tenant.
+        judging = self._safety.pool.run(record.tenant, _judged, self._safety, exchange.request.body)
         found = await unless_left(judging, exchange.on_disconnect)
         results = [_result(self._safety.rules, rules) for rules in found]
         answer = {"id": record.request_id, "model": MODEL, "results": results}

@@ -23,6 +23,7 @@ from router.content.conversations.response_store import EndedResponse, ResponseS
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner
 from router.content.storage_quota import StorageQuota
+from router.core.fair_pool import unless_left
 from router.core.origin import now_s
 from router.core.record import Record
 from router.http.exchange import Exchange
@@ -39,7 +40,6 @@ from router.openai.response_tools import namespaces
 from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
 from router.request.errors import respond_json
-from router.request.fair_pool import unless_left
 from router.request.text import TextJob
 from router.request.token_counting import Tokenizers
 from router.routing.chat_template import ChatTemplate

@@ -13,6 +13,7 @@ from router.content.conversations.response_store import ResponseStore
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, PageQuery, page_of
 from router.content.storage_quota import StorageQuota
+from router.core.fair_pool import unless_left
 from router.core.generation import unmarked
 from router.core.record import Record
 from router.http.exchange import Exchange
@@ -23,7 +24,6 @@ from router.openai.response_creation import ResponseCreation
 from router.request.answer import Answers
 from router.request.decoding import decode_query, invalid
 from router.request.errors import respond_json
-from router.request.fair_pool import unless_left
 from router.request.routes import Route
 from router.request.token_counting import Tokenizers
 from router.resume.event_log import EventLog

@@ -12,11 +12,11 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
 from router.chat.calls import chat_prompt
 from router.chat.tool_bodies import Tool, check_tools
+from router.core.fair_pool import unless_left
 from router.core.generation import LITERAL_MARK, TokenId
 from router.core.messages import Message
 from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_json
-from router.request.fair_pool import unless_left
 from router.request.routes import Route
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import InflightError
+from router.core.fair_pool import unless_left
 from router.request.aside import Aside
-from router.request.fair_pool import unless_left
 from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
@@ -98,6 +98,10 @@ class Answers:
         self._shadows = shadows
         self._lengths = lengths
 
+    async def _check(self, job: Job) -> None:
+        for safety in self._checks:
+            await job.check(safety)
+
     async def _check_length(self, job: Job, served: ServedModel, record: Record, on_leave: OnLeave) -> None:
         if self._lengths is not None:
             await self.permits.foresee(record, served.name, 1)
@@ -105,14 +109,18 @@ class Answers:
 
     async def answer(self, job: Job, record: Record, on_leave: OnLeave) -> None:
         """Raises what the client was told, or is to be told, where there is no whole answer."""
-        for safety in self._checks:
-            await job.check(safety)
+        if self._checks:
+            await self.permits.foresee(record, job.served.name, 1)
+            await unless_left(self._check(job), on_leave)
         record.model = job.served.name
         shadows = None if record.shadow is None else self._shadows
         served = job.served
         # What may be too long reserves the whole context.
         if type(served) is ServedModel and job.need.prompt_tokens >= served.context_tokens:
             await self._check_length(job, served, record, on_leave)
+        judging = record.journal if record.journal is not None and record.journal.judges else None
+        if judging is not None:
+            job.keep()
         permit = await self.permits.admit(record, job.need, on_leave)
         cause: BaseException | None = None
         try:
@@ -140,3 +148,5 @@ class Answers:
                 if shadows is not None:
                     shadows.ended(job, record, cause)
                 cause = None  # it holds this frame
+        if judging is not None and (answered := job.answered()) is not None:
+            await judging.judge(job.prompts(), answered.texts)  # the model is free for others meanwhile

@@ -41,7 +41,7 @@ class EmbeddingJob:
     async def check(self, safety: Safety) -> None:
         """No text comes out of it, so only what goes in is read: texts, not ids."""
         texts = [row for call in self.calls for row in call.rows if isinstance(row, str)]
-        await safety.admit(self.served.name, texts)
+        await safety.admit(self.served.name, texts, self.record.tenant)
 
     async def run(self, permit: Permit) -> None:
         try:

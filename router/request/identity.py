@@ -127,11 +127,7 @@ def bare_key(headers: Mapping[str, str]) -> str | None:
 def models_for(caller: Caller, models: Registry) -> list[Served]:
     """The models that a caller may ask, each by its stable release."""
     allowed = caller.key.models
-    return [
-        lineup.stable
-        for lineup in models.lineups.values()
-        if lineup.stable is not None and (allowed is None or lineup.name in allowed)
-    ]
+    return [served for names, served in models.offered() if allowed is None or names <= allowed]
 
 
 def check_model_allowed(caller: Caller, model: str) -> None:

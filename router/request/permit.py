@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.record import Outcome
+from router.core.side_work import SideWork
 from router.core.tenant import Limits, Scope, UsageRecord
 from router.request.identity import check_model_allowed
 from router.tenants.ledger import cost_of
@@ -175,11 +176,13 @@ class Permits:
         gates: Gates,
         meters: Meters,
         clock: Callable[[], float] = time.monotonic,
+        side_work: SideWork | None = None,
     ) -> None:
         self.tenancy = tenancy
         self._gates = gates
         self._meters = meters
         self._clock = clock
+        self._side_work = side_work or SideWork()
         self._open: set[Permit] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self.draining = False
@@ -222,9 +225,21 @@ class Permits:
         """Raises what `admit` will raise for a request of this many tokens or more; takes nothing."""
         if record.caller.key.models is not None:
             check_model_allowed(record.caller, model)
-        price = self.tenancy.catalogue.prices.get(model)
+        price = self.tenancy.catalogue.price_of(model)
         cost = cost_of(price, least_tokens, least_tokens, 1)
         (await self._reserve(record, least_tokens + 1, cost)).cancel()
+
+    async def charge(self, record: Record, prompt_tokens: int, completion_tokens: int, percent: int) -> None:
+        """For an answer that was made before, so much of its price; raises where no budget covers it."""
+        price = self.tenancy.catalogue.prices.get(record.model)
+        cost = cost_of(price, prompt_tokens, 0, completion_tokens) * percent // 100
+        if not cost:
+            return
+        reservation = await self._reserve(record, 0, cost)
+        record.prompt_tokens, record.completion_tokens = prompt_tokens, completion_tokens
+        record.cached_tokens, record.cost = prompt_tokens, cost
+        reservation.settle(0, cost)
+        self.tenancy.record(_usage(record, cost, Outcome.FINISHED))
 
     async def admit(self, record: Record, need: Need, on_leave: OnLeave | None = None) -> Permit:
         """For a request whose release is chosen; raises InflightError where it is refused.
@@ -239,7 +254,7 @@ class Permits:
             raise _shutting_down()
         if tenancy.spool.is_full:
             raise InflightError(ErrorKind.OVERLOADED, "usage cannot be recorded at the moment")
-        price = tenancy.catalogue.prices.get(record.model)
+        price = tenancy.catalogue.price_of(record.model)
         cost = cost_of(price, need.prompt_tokens, 0, need.completion_tokens)
         reservation = await self._reserve(record, need.prompt_tokens + need.completion_tokens, cost)
         try:
@@ -252,6 +267,8 @@ class Permits:
         record.admitted_s = self._clock()
         permit = Permit(self, record, self._meters.opened(record), reservation, price, turn)
         self._open.add(permit)
+        if len(self._open) == 1:
+            self._side_work.answering(True)
         try:
             if on_leave is not None:
                 on_leave(permit.client_left)
@@ -280,6 +297,7 @@ class Permits:
         self._open.remove(permit)
         permit.meter.closed(permit.record, self._clock())
         if not self._open:
+            self._side_work.answering(False)
             for waiter in self._waiting:
                 if not waiter.done():
                     waiter.set_result(None)

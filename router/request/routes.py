@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from router.core.record import Record
 from router.core.tenant import Scope
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-Endpoint = Callable[[Exchange, Record], Awaitable[None]]
+Endpoint = Callable[[Exchange, Record], Coroutine[Any, Any, None]]
 JSON = "application/json"
 
 
@@ -52,6 +52,11 @@ class Route:
     def takes_keys(self) -> bool:
         """Whether it does once what is asked for twice with one Idempotency-Key."""
         return self.method == "POST" and (self.asks_model or self.is_paid_later)
+
+    @property
+    def reads_for_client(self) -> bool:
+        """Whether it is given up when its client leaves: it looks something up, for nobody else."""
+        return self.method == "GET" and self.scope is not None and not self.streams
 
     @property
     def names(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -124,7 +125,7 @@ class TextJob:
 
     async def check(self, safety: Safety) -> None:
         self._safety = safety
-        await safety.admit_calls(self.served.name, self._calls)
+        await safety.admit_calls(self.served.name, self._calls, self._record.tenant)
 
     async def run(self, permit: Permit) -> None:
         record = self._record
@@ -132,10 +133,13 @@ class TextJob:
         calls = self._calls
         tier = None if record.tier is Tier.STANDARD else record.tier.label
         weight = permit.weight
-        if weight or record.trace is not None or calls[0].tier != tier:  # the calls of one request are alike
-            calls = list(calls)
-            for index, call in enumerate(calls):
-                calls[index] = msgspec.structs.replace(call, tier=tier, weight=weight, trace=record.trace)
+        deadline_s, trace = record.deadline_s, record.trace
+        # The calls of one request are alike.
+        if weight or trace is not None or calls[0].tier != tier or deadline_s < inf:
+            calls = [
+                msgspec.structs.replace(call, tier=tier, weight=weight, trace=trace, deadline_s=deadline_s)
+                for call in calls
+            ]
         for index, call in enumerate(calls):
             generation = _begin(record, self.served.pipeline, index, call)
             permit.attach(generation)

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import byte_tokens
+from router.core.program_pool import BrokenProgram, ProgramPool
+from router.core.side_work import SideWork
 from router.request.decoding import invalid
-from router.request.fair_pool import FairPool
+from router.request.tokenizer_program import COUNT, DECODE, ENCODE, LOAD, NAMES
 from router.routing.models import Registry, ServedModel
 
 log = logging.getLogger(__name__)
 
-# What is counted in one turn: some tens of milliseconds, in which nobody else waits for the interpreter.
+_PROGRAM = Path(__file__).with_name("tokenizer_program.py")
+# What is counted in one turn: some tens of milliseconds.
 _TURN_CHARACTERS = 32_768
-_AT_ONCE = 2
 _WAITING_EACH = 16
-# By which factor a tokenizer may shorten a text before it looks at it: composed characters have a third of
-# the bytes of what they are composed of. Other tokenizers may drop or replace any part of it.
-_SHORTENING = {"NoneType": 1, "NFC": 3}
 
 
 def estimate(text: str) -> int:
@@ -34,43 +34,58 @@ def estimate(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """`most_bytes` are those of a text that one token stands for at most; None where that is not known."""
+class Known:
+    """A tokenizer that can be read; `most_bytes` of a text are one token at most, None where nobody knows."""
 
-    tokenizer: Any
+    file: str
     most_bytes: int | None
 
 
 class Tokenizers:
-    """By model, from `tokenizer.json` in its checkpoint; all work in threads. Loaded when first needed."""
+    """By model, from `tokenizer.json` in its checkpoint, in programs beside this one; read when needed."""
 
     @classmethod
-    def of(cls, models: Registry, share: ProcessorShare | None = None) -> Tokenizers:
+    def of(
+        cls, models: Registry, share: ProcessorShare | None = None, side_work: SideWork | None = None
+    ) -> Tokenizers:
         places = {model.name: model.checkpoint_dir for model in models}
-        return cls({name: place for name, place in places.items() if place is not None}, share)
+        return cls({name: place for name, place in places.items() if place is not None}, share, side_work)
 
-    def __init__(self, checkpoints: Mapping[str, Path], share: ProcessorShare | None = None) -> None:
+    def __init__(
+        self,
+        checkpoints: Mapping[str, Path],
+        share: ProcessorShare | None = None,
+        side_work: SideWork | None = None,
+    ) -> None:
         self._checkpoints = checkpoints
-        self._loading: dict[Path | None, asyncio.Task[Loaded | None]] = {}
-        self._pool = FairPool("tokens to be counted", _AT_ONCE, _WAITING_EACH, share)
+        self._looking: dict[Path | None, asyncio.Task[Known | None]] = {}
+        self._programs = ProgramPool(
+            "tokens to be counted", _PROGRAM, (), _WAITING_EACH, share, side_work, ends_turns=True
+        )
 
     async def load(self) -> None:
-        """All of them, before anybody is served: nothing else runs while the library reads one."""
+        """All of them, before anybody is served."""
         for checkpoint in dict.fromkeys(self._checkpoints.values()):
-            await self._loaded(checkpoint)
+            await self._known(checkpoint)
+
+    async def close(self) -> None:
+        for task in self._looking.values():
+            task.cancel()
+        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+        await self._programs.close()
 
     async def count(self, tenant: str, model: str, text: str, most: int | None = None) -> int:
         """Of a long text a few too many rather than too few, as it is counted in parts.
 
         With `most`, more than that is not counted: any greater number means that there are more.
         """
-        loaded = await self._loaded(self._checkpoints.get(model))
-        return estimate(text) if loaded is None else await self._count(tenant, loaded, text, most)
+        known = await self._known(self._checkpoints.get(model))
+        return estimate(text) if known is None else await self._count(tenant, known, text, most)
 
-    async def _count(self, tenant: str, loaded: Loaded, text: str, most: int | None = None) -> int:
+    async def _count(self, tenant: str, known: Known, text: str, most: int | None = None) -> int:
         total = 0
         for part in parts(text):
-            total += await self._pool.run(tenant, _count, loaded.tokenizer, part)
+            total += await self._ask(tenant, COUNT, known, part)
             if most is not None and total > most:
                 break
         return total
@@ -85,45 +100,69 @@ class Tokenizers:
         self, tenant: str, served: ServedModel, text: str, add_special_tokens: bool
     ) -> list[int]:
         """Whole, in one turn: parts would not have the same tokens."""
-        tokenizer = (await self._of(served)).tokenizer
-        return await self._pool.run(tenant, _encode, tokenizer, text, add_special_tokens)
+        ids: list[int] = await self._ask(tenant, ENCODE, await self._of(served), text, add_special_tokens)
+        return ids
 
     async def names(self, tenant: str, served: ServedModel, ids: Sequence[int]) -> list[str]:
         """Of tokens, as the vocabulary has them."""
-        tokenizer = (await self._of(served)).tokenizer
-        return await self._pool.run(tenant, lambda: [tokenizer.id_to_token(each) for each in ids])
+        names: list[str] = await self._ask(tenant, NAMES, await self._of(served), ids)
+        return names
 
     async def decode(self, tenant: str, served: ServedModel, ids: Sequence[int]) -> str:
         """Raises INVALID_REQUEST for an id that is no token's."""
-        return await self._pool.run(tenant, _decode, (await self._of(served)).tokenizer, ids)
+        return str(await self._ask(tenant, DECODE, await self._of(served), ids))
 
-    async def _of(self, served: ServedModel) -> Loaded:
-        loaded = await self._loaded(served.checkpoint_dir)
-        if loaded is None:
+    async def _of(self, served: ServedModel) -> Known:
+        known = await self._known(served.checkpoint_dir)
+        if known is None:
             message = f"the checkpoint of '{served.name}' has no tokenizer.json: its tokens are not known"
             raise InflightError(ErrorKind.UNSUPPORTED, message, "model")
-        return loaded
+        return known
 
     # By the model's name
 
     async def least(self, model: str, size_bytes: int) -> int:
         """A text of so many bytes has no fewer tokens than this."""
-        loaded = await self._loaded(self._checkpoints.get(model))
-        return 0 if loaded is None or loaded.most_bytes is None else size_bytes // loaded.most_bytes
+        known = await self._known(self._checkpoints.get(model))
+        return 0 if known is None or known.most_bytes is None else size_bytes // known.most_bytes
 
     async def exceeds(self, tenant: str, model: str, text: str, most: int) -> bool:
         """Whether a text has more tokens; never by an estimate."""
-        if await self._loaded(self._checkpoints.get(model)) is None:
+        if await self._known(self._checkpoints.get(model)) is None:
             return False
         return await self.count(tenant, model, text, most) > most
 
-    async def _loaded(self, checkpoint: Path | None) -> Loaded | None:
-        task = self._loading.get(checkpoint)
+    async def _known(self, checkpoint: Path | None) -> Known | None:
+        task = self._looking.get(checkpoint)
         if task is None:
-            task = asyncio.ensure_future(asyncio.to_thread(_load, checkpoint))
-            self._loading[checkpoint] = task
+            task = asyncio.ensure_future(self._look(checkpoint))
+            self._looking[checkpoint] = task
         # Shielded: a request that is given up must not take the tokenizer from the others.
         return await asyncio.shield(task)
+
+    async def _look(self, checkpoint: Path | None) -> Known | None:
+        file = None if checkpoint is None else checkpoint / "tokenizer.json"
+        if file is None or not file.is_file():
+            return None
+        try:
+            return Known(str(file), await self._ask("", LOAD, Known(str(file), None)))
+        except InflightError as error:
+            log.error("%s cannot be read: tokens are estimated (%s)", file.name, error.message)
+            if not error.kind.is_callers_fault:  # the program's: it may be well the next time
+                self._looking.pop(checkpoint, None)
+            return None
+
+    async def _ask(self, tenant: str, kind: bytes, known: Known, *given: Any) -> Any:
+        try:
+            is_well, answer = await self._programs.ask(
+                tenant, kind, msgspec.json.encode((known.file, *given))
+            )
+        except BrokenProgram:
+            message = "the program that counts tokens has ended; try again"
+            raise InflightError(ErrorKind.OVERLOADED, message) from None
+        if not is_well:
+            raise invalid(answer.decode(), answer.decode().partition(":")[0])
+        return msgspec.json.decode(answer)
 
 
 def parts(text: str) -> Iterator[str]:
@@ -136,50 +175,3 @@ def parts(text: str) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
-
-
-def _load(checkpoint: Path | None) -> Loaded | None:
-    file = None if checkpoint is None else checkpoint / "tokenizer.json"
-    if file is None or not file.is_file():
-        return None
-    from tokenizers import Tokenizer
-
-    # A turn is one thread's: the library would take all processors for one tenant.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return Loaded(tokenizer, _most_bytes(tokenizer))
-    except Exception:  # the library raises nothing narrower
-        log.exception("%s cannot be read: tokens are estimated", file.name)
-        return None
-
-
-def _most_bytes(tokenizer: Any) -> int | None:
-    shortening = _SHORTENING.get(type(tokenizer.normalizer).__name__)
-    if shortening is None or "ByteLevel" not in str(tokenizer.pre_tokenizer):
-        return None
-    # Byte-level tokens are written with a character for each byte, of which some take two themselves.
-    return shortening * max(len(token.encode()) for token in tokenizer.get_vocab())
-
-
-def _count(tokenizer: Any, text: str) -> int:
-    # Unlike `encode`, this lets other threads run meanwhile.
-    [encoded] = tokenizer.encode_batch_fast([text], add_special_tokens=False)
-    return len(encoded)
-
-
-def _encode(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
-    [encoded] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-    return list(encoded.ids)
-
-
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    size = tokenizer.get_vocab_size()
-    for index, token in enumerate(ids):
-        if token >= size and tokenizer.id_to_token(token) is None:
-            raise invalid(f"tokens[{index}]: there is no token {token}", f"tokens[{index}]")
-    # Unlike `decode`, this lets other threads run meanwhile.
-    [text] = tokenizer.decode_batch([ids], skip_special_tokens=False)
-    return str(text)

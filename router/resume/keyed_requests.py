@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.fair_pool import unless_left
 from router.core.origin import Origin, originating
 from router.http import sse
 from router.request.decoding import invalid
 from router.request.errors import HttpError, write_error
-from router.request.fair_pool import unless_left
 from router.resume.event_log import Claim, Moved, NotKept
 from router.resume.kept_exchange import Head, KeptExchange, decode_head
 from router.resume.retelling import Retelling

@@ -26,6 +26,8 @@ _noted = msgspec.msgpack.Decoder(_Noted)
 class Retelling:
     """Of all choices of one request. What was told before comes first, in the order in which it did."""
 
+    judges = False
+
     def __init__(self, claimed: Claimed, sink: EventSink) -> None:
         self._sink = sink
         self._take = claimed.take
@@ -48,6 +50,8 @@ class Retelling:
             return True
         is_ours = isinstance(error, InflightError) and error.kind.http_status >= 500
         return is_ours and self.has_begun and self._sink.is_shared and self._take < MOST_TAKES
+
+    async def judge(self, prompts: Sequence[str], texts: Sequence[str]) -> None: ...
 
     def take_news(self) -> bytes:
         """What was noted since this was asked last."""

@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from python_backend.wire.tensors import Tensor
 from router.core.embedding import ServedEmbedder
-from router.core.manifest import Kind, Manifest
+from router.core.manifest import Kind, Manifest, parent_of
 from router.routing.chat_template import load_template
 from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults
 from router.routing.generation import FleetPipeline
@@ -98,7 +98,8 @@ class Builder:
                 context_tokens,
                 directory,
                 version=manifest.version,
-                triton_name=manifest.entry,
+                triton_name=manifest.adapter or manifest.entry,
+                parent=parent_of(manifest.model),
             )
 
         return make

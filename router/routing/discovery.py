@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0
 # Whoever has left and still has work after so long is left alone with it: the work goes on elsewhere.
 LONGEST_LEAVE_S = 600.0
+# The last one that serves a release may be gone soon: it is kept for newcomers for so long at most.
+LONGEST_STAY_S = 20.0
 _ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
 
 
@@ -85,7 +87,8 @@ class Sought:
 @dataclass
 class Member:
     server: TritonServer
-    left_s: float | None = None  # since when it is found no more
+    left_s: float | None = None  # since when it is sent nothing more, because it is found no more
+    missed_s: float | None = None  # since when it is found no more, and needed until others are ready
 
 
 class Discovery:
@@ -141,16 +144,28 @@ class Discovery:
             member = members.get(url)
             if member is None:
                 member = members[url] = Member(sought.new(url))
-            elif member.left_s is None:
-                continue
+            else:
+                member.missed_s = None
+                if member.left_s is None:
+                    continue
             member.left_s = None
             log.info("%s: %s joins", sought.place, url)
             self._fleet.join(member.server)
         for url, member in members.items():
-            if url not in found and member.left_s is None:
+            if url not in found and member.left_s is None and self._may_leave(sought, url, member):
                 log.info("%s: %s leaves when its work is done", sought.place, url)
                 member.left_s = self._clock()
                 self._fleet.leave(member.server)
+
+    def _may_leave(self, sought: Sought, url: str, member: Member) -> bool:
+        """Newcomers are sent nothing until they are ready: so long the last one that serves stays."""
+        if self._fleet.can_spare(member.server):
+            return True
+        now_s = self._clock()
+        if member.missed_s is None:
+            log.info("%s: %s leaves when another can take its place", sought.place, url)
+            member.missed_s = now_s
+        return now_s - member.missed_s > LONGEST_STAY_S
 
     async def _let_go(self, members: dict[str, Member]) -> None:
         for url, member in [(url, each) for url, each in members.items() if each.left_s is not None]:

@@ -8,11 +8,12 @@ import time
 from abc import ABC, abstractmethod
 from functools import partial
 from hashlib import blake2b
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from python_backend.wire.engine_report import ROUTER
+from python_backend.wire.engine_report import ADAPTER, ROUTER
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
 from router.routing.replay import (
@@ -109,6 +110,10 @@ class Attempts(ABC):
     def _stopped(self) -> Any:
         """The end of one that was stopped while nothing was under way."""
 
+    def _wanted_by_s(self) -> float:
+        """Until when it is worth waiting for a replica at most."""
+        return inf
+
     def __aiter__(self) -> Attempts:
         return self
 
@@ -176,7 +181,7 @@ class Attempts(ABC):
         self._given_up = asyncio.get_running_loop().create_future()
         self._is_over = True  # should the reader leave
         wait_s = self._settings.revive_wait_s
-        replica = await self._replicas.find(key, exclude, wait_s, self._given_up)
+        replica = await self._replicas.find(key, exclude, wait_s, self._given_up, self._wanted_by_s())
         self._given_up = None
         self._is_over = False
         return None if self._stop_asked else replica
@@ -234,7 +239,7 @@ class FleetPipeline:
         self.expected_tokens = answer_tokens(context_tokens, context_tokens)
         self.settings = settings
         self.engine = replicas.manifest.engine
-        self.requests = GenerateRequests(replicas.manifest.entry)
+        self.requests = GenerateRequests(replicas.manifest.entry, replicas.manifest.adapter)
 
     def generate(self, call: GenerationCall, told: Sequence[Delta] = ()) -> FleetGeneration:
         if self._shared_prefixes is not None:
@@ -248,6 +253,8 @@ class FleetPipeline:
         """For a request that somebody else built; the model that it names is filled in."""
         request.model_name = self.replicas.manifest.entry
         request.parameters[ROUTER].string_param = THIS_ROUTER
+        if adapter := self.replicas.manifest.adapter:
+            request.parameters[ADAPTER].string_param = adapter
         return FleetRelay(self.replicas, self.settings, request, self.engine, trace)
 
     async def ready(self) -> bool:
@@ -355,6 +362,9 @@ class FleetGeneration(Attempts):
             self._replicas.poisons = self._replicas.poisons or Poisons()
             self._replicas.poisons.add(digest(self._call), time.monotonic())
         return goes_on
+
+    def _wanted_by_s(self) -> float:
+        return inf if self._has_told else self._call.deadline_s
 
     def _stopped(self) -> Delta:
         if self._is_broken:

@@ -116,6 +116,7 @@ class ServedModel:
     created_s: int = field(default_factory=lambda: int(time.time()))
     version: int = 1
     triton_name: str = "ensemble"
+    parent: str | None = None  # of an adapter: the model that it is an addition to
 
     async def ready(self) -> bool:
         return await self.pipeline.ready()
@@ -175,7 +176,8 @@ def lineup_of(served: Served) -> Lineup:
 class Registry:
     """The models of the current snapshot; a name that is not in it is not found, and goes no further.
 
-    A request sees the releases and the split of one moment: each method reads the snapshot once.
+    A request sees the releases and the split of one moment: each method reads the snapshot once. The name
+    of a cascade is found as the last of its models, by whoever does not try the others first.
     """
 
     def __init__(
@@ -183,10 +185,12 @@ class Registry:
         models: Iterable[ServedModel] = (),
         embedders: Iterable[ServedEmbedder] = (),
         published: Published | None = None,
+        cascades: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         served: list[Served] = [*models, *embedders]
         lineups = {each.name: lineup_of(each) for each in served}
         self.published = published or Published(Snapshot(lineups))
+        self._cascades = cascades or {}
 
     def publish(self, lineups: Mapping[str, Lineup]) -> None:
         self.published.publish(replace(self.published.current, lineups=lineups))
@@ -221,6 +225,8 @@ class Registry:
     def find_any(self, name: str, record: Record | None = None) -> Served:
         """One of any kind; its release and shadow are chosen for the request of `record`, and noted there."""
         lineups = self.published.current.lineups
+        if name in self._cascades:
+            name = self._cascades[name][-1]
         model, pinned = (name, None) if name in lineups else _read_name(name)
         if pinned is None and record is not None and record.pinned_release:
             _, pinned = _read_name(f"{model}@{record.pinned_release}")
@@ -255,6 +261,17 @@ class Registry:
             elif mirror is not None and mirror != served.version and pinned is None:
                 record.shadow, record.is_mirrored = mirror, True
         return served
+
+    def offered(self) -> Iterator[tuple[set[str], Served]]:
+        """What a client may name, and the models that it takes a right to."""
+        lineups = self.lineups
+        for name, lineup in lineups.items():
+            if lineup.stable is not None:
+                yield {name}, lineup.stable
+        for name, models in self._cascades.items():
+            last = lineups[models[-1]].stable if models[-1] in lineups else None
+            if isinstance(last, ServedModel):
+                yield set(models), replace(last, name=name)
 
     def shadow_of(self, record: Record) -> Served | None:
         """The release that is to get this request too, without the client's knowing, if it is still there."""

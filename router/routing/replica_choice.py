@@ -51,7 +51,8 @@ class Health:
     trials_failed: int = 0
     retry_s: float = inf  # while down: when a request may try
     why: str = ""
-    is_reviving: bool = False  # while down: it is worth waiting for
+    is_reviving: bool = False  # while down: a process of the model died, and is brought back
+    gone_s: float = -inf  # while down: since when its server is not there
 
     @property
     def is_up(self) -> bool:
@@ -96,11 +97,26 @@ class Health:
     def _broken(self, failure: Failure, now_s: float, trials_failed: int) -> Health:
         comes_back = failure in _COMES_BACK
         retry_s = now_s + (STUB_PAUSE_S if comes_back else pause_s(trials_failed))
-        return Health(Phase.DOWN, now_s, (), trials_failed, retry_s, failure.value, comes_back)
+        gone_s = self._gone_s(now_s) if failure is Failure.UNREACHABLE else self.gone_s
+        return Health(Phase.DOWN, now_s, (), trials_failed, retry_s, failure.value, comes_back, gone_s)
 
-    def down(self, why: str, now_s: float, reviving: bool) -> Health:
+    def down(self, why: str, now_s: float, reviving: bool, server_is_gone: bool = False) -> Health:
         """Known for certain; until it is known to be up no request tries."""
-        return Health(Phase.DOWN, now_s, why=why, is_reviving=reviving)
+        gone_s = self._gone_s(now_s) if server_is_gone else -inf
+        return Health(Phase.DOWN, now_s, why=why, is_reviving=reviving, gone_s=gone_s)
+
+    def _gone_s(self, now_s: float) -> float:
+        """However often that is found out again, it is gone since the first time."""
+        return now_s if self.gone_s == -inf else self.gone_s
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its server is not there."""
+        return self.gone_s > -inf
+
+    def is_awaited(self, now_s: float, restart_s: float) -> bool:
+        """Whether it is worth waiting for: a server is started again soon, or by nobody."""
+        return self.is_reviving or now_s < self.gone_s + restart_s
 
     def up(self, now_s: float) -> Health:
         return self if self.phase is Phase.UP else Health(since_s=now_s)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from router.triton.server import TritonServer
 
 log = logging.getLogger(__name__)
+REVIVE_WAIT_S = 30.0
 _SOUND = Health()
 
 
@@ -58,6 +59,7 @@ class Replica:
         self._clock = clock
         self._is_loaded: bool | None = None  # not known before Triton was asked
         self._is_draining = False
+        self._has_served = False  # it was loaded, or has answered
         self.is_open = True  # loaded, up, not draining: what almost all requests find
         self._works: set[Work] = set()
 
@@ -73,6 +75,7 @@ class Replica:
     def is_loaded(self, is_loaded: bool) -> None:
         if is_loaded is not self._is_loaded:
             self._is_loaded = is_loaded
+            self._has_served |= is_loaded
             self._changed()
 
     @property
@@ -97,10 +100,14 @@ class Replica:
     def is_drained(self) -> bool:
         return not self._works
 
-    @property
-    def is_coming_back(self) -> bool:
-        """Whether it is down and worth waiting for: what was unloaded, or is about to be, is not."""
-        return self.health.is_reviving and self._is_loaded is not False and not self._is_draining
+    def is_coming_back(self, now_s: float, restart_s: float) -> bool:
+        """Whether it is down and worth waiting for: what was unloaded, or is about to be, is not.
+
+        A server that is gone has nothing loaded: whoever starts it again loads what it had.
+        """
+        if self._is_draining or not self.health.is_awaited(now_s, restart_s):
+            return False
+        return self._has_served if self.health.is_gone else self._is_loaded is not False
 
     @property
     def heard_s(self) -> float:
@@ -152,6 +159,7 @@ class Replica:
     def answered(self, now_s: float, began_s: float | None = None) -> None:
         """A request that began then, or now, has an answer."""
         self.last_progress_s = now_s
+        self._has_served = True
         if self.health is not _SOUND:
             self._turn(self.health.after_answer(now_s if began_s is None else began_s, now_s))
 
@@ -160,9 +168,10 @@ class Replica:
 
     # What probes tell
 
-    def mark_down(self, why: str, now_s: float, reviving: bool) -> None:
-        """Nothing is sent to it until `mark_up`; with `reviving`, requests wait for that."""
-        self._turn(self.health.down(why, now_s, reviving))
+    def mark_down(self, why: str, now_s: float, reviving: bool, server_is_gone: bool = False) -> None:
+        """Nothing is sent to it until `mark_up`; with `reviving`, and a while for a server that is gone,
+        requests wait for that."""
+        self._turn(self.health.down(why, now_s, reviving, server_is_gone))
 
     def mark_up(self, now_s: float) -> None:
         self._turn(self.health.up(now_s))
@@ -178,7 +187,8 @@ class Replica:
         former, self.health = self.health, health
         if former.is_up != health.is_up:
             log.warning("%r is %s", self, "up again" if health.is_up else f"down: {health.why}")
-        if former.phase is not health.phase or former.is_reviving != health.is_reviving:
+        was, now = ((each.phase, each.is_reviving, each.is_gone) for each in (former, health))
+        if was != now:
             self._changed()
 
     def _changed(self) -> None:
@@ -187,12 +197,20 @@ class Replica:
 
 
 class ReplicaSet:
-    """All replicas of one release. `retries` and `replays` are how many requests went on elsewhere."""
+    """All replicas of one release. `retries` and `replays` are how many requests went on elsewhere.
+
+    `restart_s` is how long a server that is gone is thought to come back.
+    """
 
     def __init__(
-        self, manifest: Manifest, replicas: Sequence[Replica], clock: Callable[[], float] = time.monotonic
+        self,
+        manifest: Manifest,
+        replicas: Sequence[Replica],
+        clock: Callable[[], float] = time.monotonic,
+        restart_s: float = REVIVE_WAIT_S,
     ) -> None:
         self.manifest = manifest
+        self._restart_s = restart_s
         self.replicas: tuple[Replica, ...] = ()
         self.only: Replica | None = None  # where there is no choice
         self.budget = RetryBudget()
@@ -237,9 +255,10 @@ class ReplicaSet:
         exclude: Collection[Replica],
         wait_s: float,
         given_up: asyncio.Future[None] | None = None,
+        until_s: float = inf,
     ) -> Replica | None:
         """One that may take a request, which may have to be waited for; None when there is none."""
-        until_s = self._clock() + wait_s
+        until_s = min(until_s, self._clock() + wait_s)
         while (replica := self.pick(key, exclude)) is None:
             if not await self.wait_for_one(until_s - self._clock(), given_up, exclude):
                 return None
@@ -258,19 +277,21 @@ class ReplicaSet:
             now_s = self._clock()
             if self.can_take(exclude):
                 return True
-            if now_s >= until_s or not self.is_reviving or (given_up is not None and given_up.done()):
+            if now_s >= until_s or not self.is_coming_back or (given_up is not None and given_up.done()):
                 return False
             if self._change is None:
                 self._change = asyncio.get_running_loop().create_future()
             news = [self._change] if given_up is None else [self._change, given_up]
             looks_s = [each.health.look_s for each in self.replicas]
+            looks_s += [each.health.gone_s + self._restart_s for each in self.replicas]
             pause_s = min(at_s for at_s in (until_s, *looks_s) if at_s > now_s) - now_s
             await asyncio.wait(news, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
 
     @property
-    def is_reviving(self) -> bool:
+    def is_coming_back(self) -> bool:
         """Whether it is worth waiting for one of them."""
-        return any(each.is_coming_back for each in self.replicas)
+        now_s = self._clock()
+        return any(each.is_coming_back(now_s, self._restart_s) for each in self.replicas)
 
     async def ready(self) -> bool:
         """Whether a request sent now would be served, by Triton's own word."""
@@ -289,16 +310,23 @@ class ReplicaSet:
 class Fleet:
     """All servers, and each release on all of them. `servers` is one list for ever: others hold on to it."""
 
-    def __init__(self, servers: Sequence[TritonServer], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        servers: Sequence[TritonServer],
+        clock: Callable[[], float] = time.monotonic,
+        restart_s: float = REVIVE_WAIT_S,
+    ) -> None:
         self.servers = list(servers)
         self._clock = clock
+        self._restart_s = restart_s
         self.sets: dict[str, ReplicaSet] = {}  # by the release's name
 
     def set_of(self, manifest: Manifest) -> ReplicaSet:
         found = self.sets.get(manifest.name)
         if found is None:
             replicas = [Replica(server, manifest, self._clock) for server in self.servers]
-            found = self.sets[manifest.name] = ReplicaSet(manifest, replicas, self._clock)
+            found = ReplicaSet(manifest, replicas, self._clock, self._restart_s)
+            self.sets[manifest.name] = found
         return found
 
     def join(self, server: TritonServer) -> None:
@@ -312,6 +340,14 @@ class Fleet:
             replica = Replica(server, found.manifest, self._clock)
             replica.is_loaded = False
             found.join(replica)
+
+    def can_spare(self, server: TritonServer) -> bool:
+        """Whether whatever it takes requests for is taken by another server that stays."""
+        return all(
+            any(each.is_open for each in found.replicas if each.server is not server)
+            for found in self.sets.values()
+            if any(each.is_open for each in found.replicas if each.server is server)
+        )
 
     def leave(self, server: TritonServer) -> None:
         """What is under way there goes on; nothing more is sent to it, and nobody controls it any more."""
@@ -340,7 +376,7 @@ class FleetSettings:
     """`revive_wait_s` is how long a request waits for a replica that is being brought back, `hedge_percent`
     how many requests may be sent to a second replica because their first token is late."""
 
-    revive_wait_s: float = 30.0
+    revive_wait_s: float = REVIVE_WAIT_S
     hedge_percent: float = 0.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -10,14 +9,16 @@ from pathlib import Path
 from typing import cast
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.fair_pool import FairPool
 from router.core.generation import GenerationCall
 from router.safety.check import AllChecks, Check, Reader
 from router.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
-# A longer prompt is judged in a thread, so that the streams of others go on meanwhile.
+# A longer prompt is judged in a thread, in turns by tenant, so that the streams of others go on meanwhile.
 _LONG_PROMPT_CHARS = 16 << 10
+_WAITING_EACH = 64
 
 
 class StreamGuard:
@@ -82,11 +83,12 @@ class Safety:
     def __init__(self, check: Check, models: Collection[str] = ()) -> None:
         self._check = check
         self._models = frozenset(models)
+        self.pool = FairPool("texts to be judged", 1, _WAITING_EACH)
 
     def applies_to(self, model: str) -> bool:
         return not self._models or model in self._models
 
-    async def admit_calls(self, model: str, calls: Sequence[GenerationCall]) -> None:
+    async def admit_calls(self, model: str, calls: Sequence[GenerationCall], tenant: str = "") -> None:
         """The same for what is to be generated, and nothing that would tell of text without being text."""
         if not self.applies_to(model):
             return
@@ -97,15 +99,15 @@ class Safety:
                 raise _unreadable("logprobs", "they name tokens that the check has not let pass")
             if call.returns_token_ids:
                 raise _unreadable("return_token_ids", "they name tokens that the check has not let pass")
-        await self.admit(model, (call.prompt for call in calls if not call.shares_prompt))
+        await self.admit(model, (call.prompt for call in calls if not call.shares_prompt), tenant)
 
-    async def admit(self, model: str, prompts: Iterable[str]) -> None:
+    async def admit(self, model: str, prompts: Iterable[str], tenant: str = "") -> None:
         """Raises CONTENT_FILTER, with the name of the rule and none of the text."""
         if not self.applies_to(model):
             return
         for prompt in prompts:
             if len(prompt) > _LONG_PROMPT_CHARS:
-                rule = await asyncio.to_thread(self._judge, prompt)
+                rule = await self.pool.run(tenant, self._judge, prompt)
             else:
                 rule = self._judge(prompt)
             if rule is not None:

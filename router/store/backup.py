@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +23,10 @@ from sqlalchemy import Connection, Table
 
 from router.store import content_tables, migrate
 from router.store.database import CHANGES, FINGERPRINT, PepperError, Store, read_counters
+from router.store.private_directory import make_private
 from router.store.schema import METADATA, control, counters, facts, leases, organisations, prices
 
+log = logging.getLogger(__name__)
 FORMAT = 1
 _ROWS_AT_ONCE = 200
 _BYTES = "base64"
@@ -42,19 +46,17 @@ class Summary:
 
 
 def back_up(store: Store, file: Path) -> Summary:
-    """Readable by its owner alone; it is there whole or not at all."""
+    """Readable by its owner alone; it is there whole or not at all. The store may have an older schema."""
     partial = file.with_name(f".{file.name}.partial")
     rows = 0
     try:
         with store.read() as connection, _writing(partial) as lines:
             schema, newest = migrate.pending(connection)
-            if schema != newest:
-                raise BackupError(f"the store has schema {schema}, not {newest}: start a router once")
+            if schema is None:
+                raise BackupError("the store is empty: there is nothing to back up")
             pepper = connection.scalar(sql.select(facts.c.value).where(facts.c.name == FINGERPRINT))
             _write(lines, {"format": FORMAT, "schema": schema, "pepper": pepper})
-            for table in METADATA.sorted_tables:
-                if table.name in _MOMENTARY:
-                    continue
+            for table in _tables(connection, METADATA if schema == newest else None):
                 _write(lines, {"table": table.name, "columns": [column.name for column in table.columns]})
                 for row in _rows(connection, table):
                     _write(lines, [_encoded(value) for value in row])
@@ -62,7 +64,33 @@ def back_up(store: Store, file: Path) -> Summary:
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
-    return Summary(newest, rows)
+    return Summary(schema, rows)
+
+
+def back_up_before_migration(store: Store, directory: Path) -> Path | None:
+    """Where a router is about to change the schema of an older version: whoever goes back needs it."""
+    with store.read() as connection:
+        present, newest = migrate.pending(connection)
+    if present in (None, newest):
+        return None
+    file = directory / f"schema-{present}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.backup"
+    try:
+        make_private(directory)
+        made = back_up(store, file)
+    except OSError as error:
+        raise migrate.SchemaError(
+            f"the store has schema {present} and is backed up before it is migrated; that failed: {error}"
+        ) from error
+    log.warning("the store has schema %s, now %s; its %d rows are in %s", present, newest, made.rows, file)
+    return file
+
+
+def _tables(connection: Connection, known: sql.MetaData | None) -> list[Table]:
+    """As they are in the store, unless it is known how they are."""
+    if known is None:
+        known = sql.MetaData()
+        known.reflect(connection)
+    return [table for table in known.sorted_tables if table.name not in _MOMENTARY]
 
 
 def restore(
@@ -104,16 +132,15 @@ def restore(
 
 def _fill(connection: Connection, lines: Iterator[Any], schema: str) -> Summary:
     """The tables as they are in this schema, which need not be the newest."""
-    found = sql.MetaData()
-    found.reflect(connection)
-    own = [each for each in found.sorted_tables if each.name not in _MOMENTARY]
+    own = _tables(connection, None)
+    by_name = {table.name: table for table in own}
     for table in reversed(own):
         connection.execute(sql.delete(table))
     rows = 0
     for head, some in _batches(lines):
         columns = head["columns"]
         values = [dict(zip(columns, map(_decoded, row), strict=True)) for row in some]
-        connection.execute(sql.insert(found.tables[head["table"]]), values)
+        connection.execute(sql.insert(by_name[head["table"]]), values)
         rows += len(values)
     _continue_numbers(connection, own)
     return Summary(schema, rows)

@@ -7,7 +7,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
@@ -17,7 +16,9 @@ import sqlalchemy as sql
 from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
 
+from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.fair_pool import FairPool
 from router.store import migrate
 from router.store.repeats import Repeats
 from router.store.schema import HOLDS_TEXT, counters, facts
@@ -27,6 +28,7 @@ _BUSY_TIMEOUT_S = 10
 _RETRY_S = 0.02
 _ERASING_PATIENCE_MS = 50
 _LAST_ERASING_S = 2.0
+_WAITING_EACH = 1 << 30  # as many as there are requests: what was answered is to be stored
 _ROWS_AT_ONCE = 50  # drivers keep the statement of each number of rows
 # Without these a server that vanishes from the network is waited for as long as the kernel cares to.
 _PATIENCE = {
@@ -172,27 +174,28 @@ def read_counters(connection: Connection) -> dict[str, int]:
 
 
 class StoreAccess:
-    """The store for code on the event loop: each transaction runs in a thread.
+    """The store for code on the event loop: each transaction runs in a thread, by the turn of its tenant.
 
-    Keys, limits and usage have a thread of their own, which nothing here can block.
+    Keys, limits and usage have a thread of their own, which nothing here can block. The router's own
+    transactions are those of a tenant without a name.
     """
 
-    def __init__(self, store: Store, threads: int = 4) -> None:
+    def __init__(self, store: Store, threads: int = 4, share: ProcessorShare | None = None) -> None:
         self._store = store
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="store")
+        self._pool = FairPool("the store", threads, _WAITING_EACH, share)
         self._counting: asyncio.Task[dict[str, int]] | None = None
 
     @property
     def store(self) -> Store:
         return self._store
 
-    async def read(self, act: Callable[[Connection], Result]) -> Result:
+    async def read(self, act: Callable[[Connection], Result], tenant: str = "") -> Result:
         """All that `act` reads is of one moment."""
-        return await self._run(self._store.read, act)
+        return await self._run(self._store.read, act, tenant)
 
-    async def write(self, act: Callable[[Connection], Result]) -> Result:
+    async def write(self, act: Callable[[Connection], Result], tenant: str = "") -> Result:
         """Committed when it returns, or nothing has changed."""
-        return await self._run(self._store.begin, act)
+        return await self._run(self._store.begin, act, tenant)
 
     async def last_change(self, counter: str) -> int:
         """Those who ask while an answer is on its way share it."""
@@ -201,19 +204,20 @@ class StoreAccess:
         return (await asyncio.shield(self._counting)).get(counter, 0)
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        self._pool.close(wait=True)
 
     async def _run(
         self,
         transaction: Callable[[], AbstractContextManager[Connection]],
         act: Callable[[Connection], Result],
+        tenant: str,
     ) -> Result:
         def in_transaction() -> Result:
             with transaction() as connection:
                 return act(connection)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, in_transaction)
+            return await self._pool.run(tenant, in_transaction)
         except StoreAway as error:
             raise InflightError(
                 ErrorKind.OVERLOADED, "the store of this server cannot be reached at the moment"

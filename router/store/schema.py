@@ -52,7 +52,7 @@ api_keys = table(
     Column("previous_prefix", String, unique=True),
     Column("previous_digest", LargeBinary),
 )
-# `subject` is the id of an organisation or of a key; `weight` and `slot_percent` are organisations' alone.
+# `subject` is the id of an organisation or of a key; the last three are organisations' alone.
 limits = table(
     "limits",
     Column("subject", String, primary_key=True),
@@ -66,6 +66,7 @@ limits = table(
     Column("budget_is_hard", Boolean, nullable=False),
     Column("weight", Integer),
     Column("slot_percent", Integer),
+    Column("answers_cached_s", Integer),
 )
 prices = table(
     "prices",
@@ -256,4 +257,20 @@ tuning_pauses = table(
     "tuning_pauses",
     Column("model", String, primary_key=True),
     Column("paused_s", Double, nullable=False),
+)
+
+# Files of releases by their hashes, for hosts that share nothing but the store (release_files.py).
+release_files = table(
+    "release_files",
+    Column("sha256", String(64), primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("is_whole", Boolean, nullable=False),
+)
+release_file_pieces = table(
+    "release_file_pieces",
+    Column(
+        "sha256", String(64), sql.ForeignKey("release_files.sha256", ondelete="CASCADE"), primary_key=True
+    ),
+    Column("number", Integer, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from router.core.rounds import every
 from router.telemetry.values import Counter, Value
 
 if TYPE_CHECKING:
@@ -99,12 +99,7 @@ class AdmissionMetrics(Collector):
 
     async def run(self) -> None:
         """For as long as the router runs."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            try:
-                self.look()
-            except Exception:
-                log.exception("the state of admission could not be read")
+        await every(_LOOK_EVERY_S, self.look, "the state of admission could not be read")
 
     def look(self) -> None:
         gates = list(self._gates.values())

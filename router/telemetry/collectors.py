@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as MetricFamily
 
+    from router.answer_cache.cached_requests import CachedRequests
+    from router.cascade.cascaded_requests import CascadedRequests
     from router.control.objectives.monitor import ObjectiveMonitor
     from router.control.peers.peer_sync import PeerSync
     from router.control.releases.proof import Proof
@@ -172,15 +174,24 @@ class ReleaseMetrics(Collector):
             "How much its answers as a shadow are like those of the stable release.",
             labels=_RELEASE,
         )
+        gates = GaugeMetricFamily(
+            "inflight_canary_evidence_ratio",
+            "How much of what passing a check or a rollback takes is shown for or against a canary.",
+            labels=(*_RELEASE, "gate", "side"),
+        )
         for proof in self._proofs:
             labels = (proof.model, str(proof.version))
+            for gate, (within, against) in proof.gates.items():
+                gates.add_metric((*labels, gate, "against"), against)
+                if within is not None:
+                    gates.add_metric((*labels, gate, "for"), within)
             for measure, ratio in proof.slowdowns.items():
                 slowdown.add_metric((*labels, measure), ratio)
             if proof.golden_failed is not None:
                 golden.add_metric(labels, proof.golden_failed)
             if proof.likeness is not None:
                 likeness.add_metric(labels, proof.likeness)
-        yield from (slowdown, golden, likeness)
+        yield from (slowdown, golden, likeness, gates)
 
 
 _TRITON_MODEL = ("model", "release", "triton_model")
@@ -240,6 +251,54 @@ class PeerMetrics(Collector):
             routers.add_metric((), float(self._sync.other_routers))
         yield reachable
         yield routers
+
+
+class AnswerCacheMetrics(Collector):
+    def __init__(self, cached: CachedRequests) -> None:
+        self._cached = cached
+
+    def collect(self) -> Iterator[MetricFamily]:
+        asked = CounterMetricFamily(
+            "inflight_cached_answers",
+            "Requests that asked for a cached answer, by what they got.",
+            labels=["model", "outcome"],
+        )
+        saved = CounterMetricFamily(
+            "inflight_cached_answer_tokens",
+            "Tokens of answers that came from the cache.",
+            labels=["model"],
+        )
+        for model, counts in self._cached.counts.items():
+            asked.add_metric((model, "hit"), counts.hits)
+            asked.add_metric((model, "miss"), counts.misses)
+            saved.add_metric((model,), counts.saved_tokens)
+        size = self._cached.kept.size_bytes
+        yield asked
+        yield saved
+        yield GaugeMetricFamily("inflight_answer_cache_bytes", "Answers that are cached.", value=size)
+
+
+class CascadeMetrics(Collector):
+    def __init__(self, cascaded: CascadedRequests) -> None:
+        self._cascaded = cascaded
+
+    def collect(self) -> Iterator[MetricFamily]:
+        answered = CounterMetricFamily(
+            "inflight_cascade_requests",
+            "Requests that named a cascade, by the model that had to answer, and why that one.",
+            labels=["cascade", "model", "reason"],
+        )
+        for labels, count in self._cascaded.answered.items():
+            answered.add_metric(labels, count)
+        yield answered
+        for name, text, counts in (
+            ("rejected_tokens", "Tokens of answers that failed a check.", self._cascaded.rejected_tokens),
+            ("held_seconds", "Time that small models were tried, held back.", self._cascaded.held_s),
+        ):
+            family = CounterMetricFamily(f"inflight_cascade_{name}", text, labels=["cascade"])
+            for cascade, value in counts.items():
+                family.add_metric((cascade,), value)
+            yield family
 
 
 class TenancyMetrics(Collector):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import queue
 import shutil
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _DAY_S = 86_400.0
 _SWEEP_S = 3_600.0
+_LONGEST_S = 3_600.0  # from a request's arrival to its entry, around midnight
 _MAX_WAITING_CHARS = 16 << 20
 PATTERN = "*/prompts-*.jsonl"
 
@@ -112,6 +114,15 @@ class PromptLog:
         """All that was logged of one tenant, but for what is not written yet."""
         delete_prompts(self._directory, tenant)
 
+    def find(self, tenant: str, request_id: str, at_s: float) -> Entry | None:
+        """What was logged of one request, which ended about then; reads files, so not on the event loop."""
+        for day in sorted({_day(at_s), _day(at_s + _LONGEST_S), _day(at_s - _LONGEST_S)}, reverse=True):
+            line = _last_line_with(request_id.encode(), self._directory / tenant / f"prompts-{day}.jsonl")
+            if line is not None:
+                found = msgspec.json.decode(line, type=Entry)
+                return found if found.request_id == request_id and found.tenant == tenant else None
+        return None
+
     def add(self, entry: Entry) -> None:
         with self._turn:
             fits = self._waiting_chars + entry.chars <= _MAX_WAITING_CHARS
@@ -173,6 +184,19 @@ def delete_prompts(directory: Path, tenant: str) -> None:
 
 def _day(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, timezone.utc).date().isoformat()
+
+
+def _last_line_with(words: bytes, path: Path) -> bytes | None:
+    """However large the file is, no more than that line of it is copied."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.rfind(b'"request_id":"' + words + b'"')
+            if at < 0:
+                return None
+            end = content.find(b"\n", at)
+            return content[content.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(content)]
+    except (OSError, ValueError):  # not there, or empty
+        return None
 
 
 def _line(entry: Entry) -> bytes:

@@ -70,6 +70,10 @@ class RecentRequests:
                 most -= 1
                 yield ended
 
+    def tiers(self) -> dict[str, str]:
+        """By the ids of the requests that are still known."""
+        return {each.record.request_id: each.record.tier.label for each in self._ended}
+
     def find(self, request_id: str) -> EndedRequest | None:
         return next((each for each in reversed(self._ended) if each.record.request_id == request_id), None)
 

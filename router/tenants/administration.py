@@ -76,6 +76,11 @@ class Administration(Audited):
         with self._store.read() as at:
             return records.export(at, organisation_id)
 
+    def note_content_read(self, actor: Actor, organisation_id: str, request_id: str) -> None:
+        """That somebody looks at what a tenant wrote: only who may, and never unseen."""
+        self._check(actor, Action.CONTENT_READ, organisation_id, request_id)
+        self._write(self._entry(actor, Action.CONTENT_READ, organisation_id, request_id))
+
     def export_files(self, actor: Actor, organisation_id: str, write: Callable[[str, bytes], object]) -> None:
         """What is in its files, by their ids, piece after piece: it may be more than fits in memory."""
         with self._look(actor, Action.ORGANISATION_EXPORT, organisation_id) as at:
@@ -226,8 +231,10 @@ class Administration(Audited):
         self, actor: Actor, organisation_id: str, allowed: Limits, key_id: str | None = None
     ) -> None:
         """The organisation's own, which only the platform sets, or those of one of its keys."""
-        if key_id is not None and (allowed.weight, allowed.slot_percent) != (None, None):
-            raise ValueError("weight and slot_percent are a tenant's own, which all of its keys share")
+        own = (allowed.weight, allowed.slot_percent, allowed.answers_cached_s)
+        if key_id is not None and own != (None, None, None):
+            message = "weight, slot_percent and answers_cached_s are a tenant's own, shared by its keys"
+            raise ValueError(message)
         action = Action.ORGANISATION_LIMITS_WRITE if key_id is None else Action.KEY_LIMITS_WRITE
         subject = key_id or organisation_id
         with self._act(actor, action, organisation_id, subject, asdict(allowed)) as (to, _):

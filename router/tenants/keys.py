@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
+from router.core.manifest import parent_of
 from router.core.tenant import NO_LIMITS, Caller, Limits, Price
 from router.store.schema import api_keys, organisations, prices, users
 from router.tenants.records import all_of, has_keys, key_of, limits_in, organisation_of, price_of, user_of
@@ -200,6 +201,10 @@ class Catalogue:
                 self._note_share(row["id"], allowed.get(row["id"], NO_LIMITS))
             self._seen = newest
         return True
+
+    def price_of(self, model: str) -> Price | None:
+        """An adapter without a price of its own has its base's: it is computed by the same engine."""
+        return self.prices.get(model) or self.prices.get(parent_of(model) or model)
 
     def weight(self, tenant: str) -> float:
         """Its weight among those that want the same model."""

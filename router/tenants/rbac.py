@@ -35,6 +35,8 @@ class Action(Enum):
     OBJECTIVE_WRITE = ("objective.write", Scope.ADMIN_WRITE)
     NOW_READ = ("now.read", Scope.ADMIN_READ)
     REQUEST_READ = ("request.read", Scope.ADMIN_READ)
+    CONTENT_READ = ("request.read_content", Scope.ADMIN_READ)
+    SIMULATION_RUN = ("simulation.run", Scope.ADMIN_READ)
 
     def __init__(self, label: str, scope: Scope) -> None:
         self.label = label
@@ -55,6 +57,7 @@ PLATFORM_ONLY = frozenset(
         Action.OBJECTIVE_READ,
         Action.OBJECTIVE_WRITE,
         Action.NOW_READ,
+        Action.SIMULATION_RUN,
     }
 )
 _VIEWER = frozenset({Action.ORGANISATION_READ, Action.PRICE_READ, Action.USAGE_READ, Action.LIMITS_READ})
@@ -68,7 +71,8 @@ _ADMIN = _MEMBER | {
     Action.AUDIT_READ,
     Action.REQUEST_READ,
 }
-_OWNER = _ADMIN | {Action.ORGANISATION_EXPORT}
+# What people wrote is for who may take all of it along.
+_OWNER = _ADMIN | {Action.ORGANISATION_EXPORT, Action.CONTENT_READ}
 TABLE = {Role.OWNER: _OWNER, Role.ADMIN: _ADMIN, Role.MEMBER: _MEMBER, Role.VIEWER: _VIEWER}
 _RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.ADMIN: 2, Role.OWNER: 3}
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,9 @@ from typing import TypeVar
 
 import sqlalchemy as sql
 
+from router.core.fair_pool import FairPool
 from router.core.tenant import LOCAL, Caller, UsageRecord
+from router.store.backup import back_up_before_migration
 from router.store.database import PepperError, Store, StoreAway, sqlite_url
 from router.store.migrate import SchemaError
 from router.store.private_directory import make_private
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 # What a request waits for a lease at most: a store that hangs must not hold requests for as long as it does.
 _LEASE_WAIT_S = 10.0
+_WAITING_EACH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class Tenancy:
         self.catalogue = Catalogue(self.store, self.keyring)
         self._administration = Administration(self.store, settings.pepper, self.catalogue.refresh)
         # Few: however many look, there are connections left for those who serve.
-        self._lookers = ThreadPoolExecutor(2, thread_name_prefix="tenancy-look")
+        self._lookers = FairPool("the administration", 2, _WAITING_EACH)
+        self._acts = FairPool("the administration", 1, _WAITING_EACH)
         self.worker = Worker(
             [
                 Chore("reading keys and limits", settings.poll_s, self.catalogue.refresh),
@@ -77,7 +80,7 @@ class Tenancy:
 
     def start(self) -> None:
         """Waits for the store: without it nobody's key could be verified."""
-        self.store.prepare(fingerprint(self._settings.pepper))
+        prepare_store(self.store, self._settings)
         ensure_local(self.store)
         self.deliver()
         self._treasury.release()
@@ -87,7 +90,7 @@ class Tenancy:
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Usage is on disk when it returns, and in the store too if that answers in time."""
-        self._lookers.shutdown(wait=False, cancel_futures=True)
+        self._lookers.close()
         self.spool.flush()
         self.worker.submit(self._hand_over_all)
         self.worker.stop(timeout_s)
@@ -129,13 +132,14 @@ class Tenancy:
     def record(self, usage: UsageRecord) -> None:
         self.spool.append(usage)
 
-    async def administer(self, act: Callable[[Administration], Result]) -> Result:
-        """Runs one act on the store's thread; when it returns, this process knows of it."""
-        return await asyncio.wrap_future(self.worker.submit(lambda: act(self._administration)))
+    async def administer(self, act: Callable[[Administration], Result], tenant: str = "") -> Result:
+        """Runs one act on the store's thread, by the tenant's turn; then this process knows of it."""
+        async with self._acts.turn(tenant):
+            return await asyncio.wrap_future(self.worker.submit(lambda: act(self._administration)))
 
-    async def consult(self, look: Callable[[Administration], Result]) -> Result:
+    async def consult(self, look: Callable[[Administration], Result], tenant: str = "") -> Result:
         """For what only looks: however long it takes, keys and leases do not wait for it."""
-        return await asyncio.get_running_loop().run_in_executor(self._lookers, look, self._administration)
+        return await self._lookers.run(tenant, look, self._administration)
 
     async def keep_leases(self) -> None:
         """A task for as long as the router runs."""
@@ -216,11 +220,16 @@ def tenancy_settings(
     )
 
 
+def prepare_store(store: Store, settings: TenancySettings) -> None:
+    back_up_before_migration(store, settings.spool_dir.parent / "backups")
+    store.prepare(fingerprint(settings.pepper))
+
+
 @contextmanager
 def open_store(settings: TenancySettings) -> Iterator[Store]:
     store = Store(settings.store_url)
     try:
-        store.prepare(fingerprint(settings.pepper))
+        prepare_store(store, settings)
         yield store
     finally:
         store.close()

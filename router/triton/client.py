@@ -128,11 +128,11 @@ async def read_once(call: Call) -> Any:
 class TritonPipeline:
     """One ensemble and the engine model inside it."""
 
-    def __init__(self, connection: TritonConnection, name: str, engine: str) -> None:
+    def __init__(self, connection: TritonConnection, name: str, engine: str, adapter: str = "") -> None:
         self._connection = connection
         self._name = name
         self._engine = engine
-        self._requests = GenerateRequests(name)
+        self._requests = GenerateRequests(name, adapter)
 
     def generate(self, call: GenerationCall) -> TritonGeneration:
         return TritonGeneration(self._connection, self._engine, self._requests.encode(call), call)

@@ -14,7 +14,15 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
-from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, REPORT, ROUTER, read_report
+from python_backend.wire.engine_report import (
+    ADAPTER,
+    CONFIGURE,
+    DROP_ADAPTER,
+    ENGINE_REPORT,
+    REPORT,
+    ROUTER,
+    read_report,
+)
 from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
 from python_backend.wire.tiers import Tier
@@ -167,15 +175,18 @@ _NOTHING_UNUSUAL = (None,) * len(_UNUSUAL)
 
 
 class GenerateRequests:
-    """Requests to one pipeline, as bytes.
+    """Requests to one pipeline, as bytes; with the name of the LoRA adapter that is to answer, if any.
 
     The parts of a protobuf may be written one after another. So what never changes is written once, what
     seldom changes is kept, and no message is built and copied for what is left.
     """
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: str, adapter: str = "") -> None:
         usual = _template(pipeline, ENSEMBLE, _INPUTS)
         without_end = _template(pipeline, ENSEMBLE, (*_INPUTS, "end_id"))
+        if adapter:
+            for message in (usual, without_end):
+                message.parameters[ADAPTER].string_param = adapter
         self._template: bytes = usual.SerializeToString()
         self._without_end: bytes = without_end.SerializeToString()
 
@@ -270,6 +281,13 @@ def configure_request(engine: str, inter_token_ms: Mapping[Tier, float | None]) 
     message = stop_request(engine, _NOBODY)
     wanted = {"inter_token_ms": {tier.label: inter_token_ms.get(tier) for tier in Tier}}
     message.parameters[CONFIGURE].string_param = msgspec.json.encode(wanted).decode()
+    return message
+
+
+def drop_request(engine: str, adapter: str) -> Any:
+    """Tells the engine that it need not keep an adapter."""
+    message = stop_request(engine, _NOBODY)
+    message.parameters[DROP_ADAPTER].string_param = adapter
     return message
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -15,17 +16,59 @@ from python_backend.wire.tiers import Tier
 from simulator.svg import Panel, draw
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from rich.console import RenderableType
 
     from simulator.planning.proof import Proof
     from simulator.planning.search import Choice, Plan
     from simulator.planning.whatifs import Row
 
+    Planned: TypeAlias = tuple[Plan, Proof | None, Sequence[Row]]
+
 _CHOICE = ("replica", "requests/s", "binds", "replicas", "GPUs", "$/h", "$/M tokens", "$/M out", "figures")
+_TOGETHER = ("model", "replica", "replicas", "GPUs", "$/h")
 _ROW = ("what if", "answer", "replicas", "$/h", "of the plan")
 
 
-def to_json(plan: Plan, proof: Proof | None, rows: Sequence[Row]) -> dict[str, Any]:
+def to_json(planned: Sequence[Planned]) -> dict[str, Any]:
+    """Of one model its plan; of several all of them, and what they come to."""
+    plans = [_plan_json(*each) for each in planned]
+    if len(plans) == 1:
+        return plans[0]
+    return {"models": plans, "gpus": dict(gpus_of(planned)), "dollars_per_h": dollars_of(planned)}
+
+
+def gpus_of(planned: Sequence[Planned]) -> Counter[str]:
+    """By kind."""
+    found: Counter[str] = Counter()
+    for plan, _, _ in planned:
+        found[plan.best.profile.gpu] += plan.best.gpus
+    return found
+
+
+def dollars_of(planned: Sequence[Planned]) -> float:
+    return sum(plan.best.dollars_per_h for plan, _, _ in planned)
+
+
+def together(planned: Sequence[Planned]) -> RenderableType:
+    """A line for each model, and their sum."""
+    rows = [
+        [
+            plan.wish.model,
+            plan.best.profile.name,
+            str(plan.best.replicas),
+            str(plan.best.gpus),
+            f"{plan.best.dollars_per_h:,.2f}",
+        ]
+        for plan, _, _ in planned
+    ]
+    gpus = ", ".join(f"{count} {gpu}" for gpu, count in sorted(gpus_of(planned).items()))
+    rows.append(["all of them", gpus, "", str(gpus_of(planned).total()), f"{dollars_of(planned):,.2f}"])
+    return _table(_TOGETHER, rows)
+
+
+def _plan_json(plan: Plan, proof: Proof | None, rows: Sequence[Row]) -> dict[str, Any]:
     best, traffic = plan.best, plan.wish.traffic
     return {
         "model": plan.wish.model,
@@ -125,7 +168,8 @@ def _row(row: Row) -> list[str]:
 
 def origins(plan: Plan) -> list[str]:
     found: Mapping[str, None] = dict.fromkeys(
-        f"{each.profile.gpu} {each.profile.precision}: {each.profile.origin}" for each in plan.choices
+        f"{plan.wish.model}, {each.profile.gpu} {each.profile.precision}: {each.profile.origin}"
+        for each in plan.choices
     )
     return list(found)
 
@@ -140,19 +184,18 @@ def tables(plan: Plan, rows: Sequence[Row]) -> RenderableType:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
-        is_text = heading in ("replica", "binds", "figures", "what if", "answer")
+        is_text = heading in ("model", "replica", "binds", "figures", "what if", "answer")
         made.add_column(heading, justify="left" if is_text else "right")
     for row in rows:
         made.add_row(*row)
     return made
 
 
-def html(plans: Sequence[tuple[Plan, Proof | None, Sequence[Row]]]) -> str:
+def html(planned: Sequence[Planned]) -> str:
     body = ["<h1>The fleet</h1>"]
-    total = sum(plan.best.dollars_per_h for plan, _, _ in plans)
-    gpus = sum(plan.best.gpus for plan, _, _ in plans)
-    body.append(cards([(f"{gpus}", "GPUs"), (f"${total:,.2f}", "an hour"), (f"{len(plans)}", "models")]))
-    for plan, proof, rows in plans:
+    gpus, total = gpus_of(planned).total(), dollars_of(planned)
+    body.append(cards([(f"{gpus}", "GPUs"), (f"${total:,.2f}", "an hour"), (f"{len(planned)}", "models")]))
+    for plan, proof, rows in planned:
         body += _section(plan, proof, rows)
     return page("The fleet", body)
 

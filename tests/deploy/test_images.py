@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.compose_file import ROOT
 from deploy.image_packages import name_of, pinned, usable, wanted
 from python_backend.engine.host.device import OLDEST_TRITON
-from tests.deploy.compose.reading import ROOT
 
 FILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
 OF_TRITON = [file for file in FILES if file.name.startswith("triton")]

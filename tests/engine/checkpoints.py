@@ -36,6 +36,19 @@ _OF_FAMILY: dict[str, dict[str, Any]] = {
     "Qwen3Moe": {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "SmolLM3": {"num_hidden_layers": 4},
+    "Qwen2Moe": {
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 80,
+    },
+    "GptOss": {
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 9,
+        "swiglu_limit": 1.5,
+    },
 }
 _CONFIGURATIONS = {"Gemma3": "Gemma3Text"}
 
@@ -154,6 +167,33 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Phi3",
         {"original_max_position_embeddings": 128, "rope_parameters": longrope(6)},
     ),
+    "granite": (
+        "Granite",
+        {
+            "attention_multiplier": 0.4,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.35,
+            "logits_scaling": 4.0,
+        },
+    ),
+    "granite, tied, biases": (
+        "Granite",
+        {"residual_multiplier": 0.5, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "olmo2": ("Olmo2", {}),
+    "gpt-oss": ("GptOss", {}),
+    "qwen2 moe": ("Qwen2Moe", {}),
+    "qwen2 moe, some layers dense, windowed": (
+        "Qwen2Moe",
+        {
+            "norm_topk_prob": True,
+            "num_hidden_layers": 4,
+            "mlp_only_layers": [0],
+            "shared_expert_intermediate_size": 64,
+            "use_sliding_window": True,
+            "sliding_window": 9,
+        },
+    ),
     "mixtral": ("Mixtral", {}),
     "mixtral, windowed, tied": ("Mixtral", {"sliding_window": 8, "tie_word_embeddings": True}),
     "qwen3 moe": ("Qwen3Moe", {}),
@@ -171,10 +211,10 @@ def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     model: PreTrainedModel = getattr(transformers, f"{family}ForCausalLM")(configuration(**settings)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias") or "norm" in name:
+            if any(part in name for part in ("experts", "mlp.gate.weight", "router", "sinks")):
+                parameter.normal_(std=0.2)  # transformers leaves some of them empty
+            elif name.endswith("bias") or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-            elif "experts" in name or "mlp.gate.weight" in name:  # transformers leaves some of them empty
-                parameter.normal_(std=0.2)
     return model
 
 

@@ -10,7 +10,9 @@ def events_of(engine: Engine, max_steps: int = 1000) -> list[SequenceEvent]:
     """Everything the engine says until it is empty; a sequence that ends twice is an error."""
     events: list[SequenceEvent] = []
     ended: set[tuple[int, int]] = set()
-    for _ in range(max_steps):
+    steps = 0
+    while steps < max_steps:
+        steps += engine.can_step  # others only wait for what is prepared elsewhere
         if not engine.has_work:
             return events
         for event in engine.step():

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from python_backend.engine import engine as engine_module
 from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
 from python_backend.engine.kv.blocks import BlockPool
@@ -20,6 +19,7 @@ from python_backend.engine.request import (
     SamplingParams,
 )
 from python_backend.engine.sequence import Sequence
+from python_backend.engine.steps import answers
 from python_backend.engine.steps.events import token_event
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.drained import drain, events_of
@@ -364,7 +364,7 @@ def test_an_event_that_cannot_be_built_ends_its_own_sequence_alone(monkeypatch: 
             raise MemoryError
         return token_event(sequence, *rest)
 
-    monkeypatch.setattr(engine_module, "token_event", telling)
+    monkeypatch.setattr(answers, "token_event", telling)
     engine, _ = fake_engine()
     for key in range(3):
         engine.add(key, GenerationRequest([key, 5], 3))

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from python_backend.engine.engine import Engine
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Retention, RetentionRange, SamplingParams
-from python_backend.engine.scheduling.batch import MOST_PAUSES
+from python_backend.engine.scheduling.batch import may_pause
+from python_backend.engine.sequence import Sequence
 from python_backend.wire.tiers import Tier
 from tests.fakes.executor import VOCABULARY, FakeClock, FakeExecutor, continuation, fake_engine
+from tests.fakes.guides import FakeCompiler, only
 
 BROKEN, DEADLY = 91, 92
 
@@ -27,6 +29,7 @@ class Watcher:
 
     engine: Engine
     executor: FakeExecutor
+    compiler: FakeCompiler = field(default_factory=FakeCompiler)
     requests: dict[int, GenerationRequest] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
     answers: dict[Name, list[int]] = field(default_factory=dict)
@@ -46,8 +49,9 @@ class Watcher:
 
     def step(self) -> None:
         must_end = {name for name in self.answers if name[0] in self.cancelled} - self.ends.keys()
-        running_before = self.engine.gauges().running
-        passes_before, collected_before = len(self.executor.steps), self.executor.collected_steps
+        running_before = list(self.engine._scheduler.running)
+        passes_before = len(self.executor.steps)
+        before = self._done
         events = self.engine.step()
         for event in events:
             name = (event.key, event.sequence_index)
@@ -58,18 +62,26 @@ class Watcher:
             if event.finish_reason:
                 self.ends[name] = event.finish_reason
         assert must_end <= self.ends.keys(), "a cancel took more than one step"
-        moved = len(self.executor.steps) > passes_before or self.executor.collected_steps > collected_before
-        assert moved or events or not self.engine.has_work, "no progress"
-        # By now the limits are those that were decided on for this step.
-        self.check_step(passes_before, running_before)
+        moved = before != self._done
+        waits = bool(self.compiler.asked) or not self.compiler.pace.is_ready
+        assert moved or events or waits or not self.engine.has_work, "no progress"
+        is_repeated = before[-1] and not self.executor.fail_next_choice
+        # By now the limits are those that were decided on for this step, unless it was planned before.
+        self.check_step(len(self.executor.steps) if is_repeated else passes_before, running_before)
 
-    def check_step(self, passes_before: int, running_before: int) -> None:
+    @property
+    def _done(self) -> tuple[int, int, int, bool]:
+        executor = self.executor
+        return len(executor.steps), executor.collected_steps, executor.choices, executor.fail_next_choice
+
+    def check_step(self, passes_before: int, running_before: list[Sequence]) -> None:
         self.engine.pool.check()
         self.engine._scheduler.batch.check()
         stats = self.engine.gauges()
         chunks = [chunk for part in self.executor.steps[passes_before:] for chunk in part]
-        most_running = max(stats.max_batch_size, running_before)
-        if any(chunk.sequence.pauses >= MOST_PAUSES for chunk in chunks):
+        most_running = max(stats.max_batch_size, len(running_before))
+        met = (*running_before, *(chunk.sequence for chunk in chunks))
+        if not all(may_pause(sequence) for sequence in met):
             # Who is owed a slot runs beside those that cannot be paused again, up to what there can be.
             most_running = self.engine._scheduler.batch.most
         assert sum(chunk.count for chunk in chunks) <= max(stats.max_step_tokens, most_running)
@@ -78,6 +90,8 @@ class Watcher:
         assert stats.active == stats.running + stats.waiting == len(self.answers) - len(self.ends)
 
     def finish(self) -> None:
+        self.compiler.finish()
+        self.compiler.pace.is_ready = True
         while self.engine.has_work:
             self.step()
         assert self.ends.keys() == self.answers.keys()
@@ -103,6 +117,8 @@ class Watcher:
 def alone(request: GenerationRequest, index: int, most: int) -> tuple[list[int], FinishReason]:
     """What the model answers to this request when there is no other."""
     whole = continuation(request.prompt_ids, most, request.sampling.seed, index)
+    if request.guide is not None:
+        whole = [int(token_id) for token_id in request.guide.text.split()][:most]
     for count, token_id in enumerate(whole):
         if token_id == request.end_id and count >= request.sampling.min_tokens:
             return whole[:count], FinishReason.END_ID
@@ -110,7 +126,7 @@ def alone(request: GenerationRequest, index: int, most: int) -> tuple[list[int],
         stops = (tuple(answer[-len(stop) :]) == stop for stop in request.stop_sequences)
         if len(answer) >= request.sampling.min_tokens and any(stops):
             return answer, FinishReason.STOP_WORDS
-    return whole, FinishReason.LENGTH
+    return whole, FinishReason.LENGTH if len(whole) == most else FinishReason.STOP_WORDS
 
 
 token_ids = st.integers(0, VOCABULARY - 1)
@@ -145,6 +161,7 @@ def generation_requests(draw: st.DrawFn, max_prompt: int, max_sequences: int) ->
         retention=draw(retentions),
         returns_context_logits=draw(st.booleans()),
         bad_sequences=draw(st.sampled_from(((), (), (), ((1, 2),)))),
+        guide=draw(st.none() | st.lists(token_ids, min_size=1, max_size=9).map(lambda ids: only(*ids))),
     )
 
 
@@ -169,9 +186,12 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
         broken_token=BROKEN,
         deadly_token=DEADLY,
         depth=depth,
+        compiler=(compiler := FakeCompiler()),
         now_ns=FakeClock(look_ns=5_000_000),  # so slow that every step tells what it costs
+        host_blocks=data.draw(st.integers(0, 10)),
+        window_tokens=data.draw(st.none() | st.integers(1, 12)),
     )
-    watcher = Watcher(engine, executor)
+    watcher = Watcher(engine, executor, compiler)
     requests = generation_requests(min(capacity - 1, 20), max_batch_size)
     for _ in range(data.draw(st.integers(1, 12))):
         for request in data.draw(st.lists(requests, max_size=3)):
@@ -181,16 +201,20 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
         if data.draw(st.booleans()):
             size = data.draw(st.integers(1, max_batch_size))
             engine.configure(data.draw(st.integers(size, max_step_tokens)), size, data.draw(objectives))
+        if data.draw(st.booleans()):
+            compiler.finish()
         for _ in range(data.draw(st.integers(0, 4))):
+            compiler.pace.is_ready = data.draw(st.booleans())
+            executor.fail_next_choice = data.draw(st.integers(0, 9)) == 0
             watcher.step()
     watcher.finish()
 
 
 @pytest.mark.parametrize("static_batching", [False, True])
 @pytest.mark.parametrize("guaranteed_no_evict", [False, True])
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("depth", "window_tokens"), [(1, None), (2, None), (2, 14)])
 def test_the_engines_promises_hold_over_thousands_of_steps(
-    static_batching: bool, guaranteed_no_evict: bool, depth: int
+    static_batching: bool, guaranteed_no_evict: bool, depth: int, window_tokens: int | None
 ) -> None:
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
     engine, executor = fake_engine(
@@ -204,6 +228,8 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
         deadly_token=DEADLY,
         depth=depth,
         now_ns=FakeClock(look_ns=5_000_000),  # so slow that every step tells what it costs
+        host_blocks=30,
+        window_tokens=window_tokens,
     )
     watcher = Watcher(engine, executor)
     while len(executor.steps) < 800:
@@ -227,6 +253,7 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
     watcher.finish()
     assert len(watcher.requests) > 200
     assert engine.gauges().reused_blocks > 500
+    assert engine.gauges().recalled_blocks > 10
     assert engine.gauges().learned is not None
-    assert engine.gauges().preemptions > 0 or static_batching
+    assert engine.gauges().preemptions > 0 or static_batching or window_tokens
     assert engine.gauges().pauses > 0 or static_batching

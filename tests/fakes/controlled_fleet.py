@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from router.core.manifest import Manifest
 from router.triton.client import TritonConnection
@@ -67,12 +68,30 @@ class FakeControl:
             self.told.append(told)
 
 
+class _Nothing:
+    """A stream that has ended."""
+
+    def __aiter__(self) -> _Nothing:
+        return self
+
+    async def __anext__(self) -> Any:
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        """Nothing is left of it."""
+
+
 class FakeConnection(TritonConnection):
     """Of a server whose readiness is what its control says is loaded."""
 
     def __init__(self, control: FakeControl) -> None:
         super().__init__("127.0.0.1:1")
         self._control = control
+        self.asked: list[Any] = []  # requests, each of which has an empty answer
+
+    def infer(self, request: Any, timeout_s: float | None = None) -> Any:
+        self.asked.append(request)
+        return _Nothing()
 
     async def ready(self, model: str) -> bool:
         return self._control.is_up and model in self._control.loaded

@@ -40,6 +40,7 @@ class HandConversation(Conversation):
         self.iterations = Iterations()
         self.asked: list[Asked] = []
         self.aborted: list[Asked] = []
+        self.dropped_adapters: list[str] = []
         self._pending: list[Told] = []
 
     def ask(self, arguments: dict[str, Any]) -> Asked:
@@ -48,6 +49,9 @@ class HandConversation(Conversation):
 
     def abort(self, asked: Asked) -> None:
         self.aborted.append(asked)
+
+    def drop_adapter(self, name: str) -> None:
+        self.dropped_adapters.append(name)
 
     def hear(self, patience_s: float) -> list[Told]:
         told, self._pending = self._pending, []

@@ -12,6 +12,7 @@ from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
 from python_backend.engine.guides.ports import GuideCompiler
 from python_backend.engine.kv.blocks import BlockCopy, BlockPool
+from python_backend.engine.kv.host_blocks import BlockMove, HostBlocks
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.ports import ChunkResult
@@ -46,9 +47,10 @@ class FakeExecutor:
     sequence does not have yet is the last that it chose itself, and what it chose is told with the results.
 
     Sequences whose prompt holds `broken_token` have no finite scores, and a pass with one whose prompt holds
-    `deadly_token` raises, after it has written some of the cache. `fail_next` makes a pass raise once, and
-    passes of more than `most_tokens` run out of memory. With `loses_results` nobody learns how a step ended.
-    `refusals` tells by key who alone cannot go on.
+    `deadly_token` raises, after it has written some of the cache. `fail_next` makes a pass raise once,
+    `fail_next_choice` a choice of tokens that had to wait, and passes of more than `most_tokens` run out of
+    memory. With `loses_results` nobody learns how a step ended. `refusals` tells by key who alone cannot go
+    on.
     """
 
     def __init__(
@@ -59,13 +61,17 @@ class FakeExecutor:
         depth: int = 1,
     ) -> None:
         self._cells: list[int | None] = [None] * pool.capacity_tokens
+        self._host_cells: dict[int, list[int | None]] = {}
         self._tokens_per_block = pool.tokens_per_block
+        self._window_tokens = pool.window_tokens
         self._broken_token = broken_token
         self._deadly_token = deadly_token
         self.depth = depth
         self.most_tokens: int | None = None
         self.refusals: dict[int, InflightError] = {}
         self.fail_next = False
+        self.fail_next_choice = False
+        self.choices = 0
         self.loses_results = False
         self.passes = 0
         self.steps: list[list[Chunk]] = []
@@ -94,11 +100,24 @@ class FakeExecutor:
                 raise RuntimeError(f"token {self._deadly_token} is too much")
         self.steps.append(list(chunks))
         self.copies += copies
-        contexts = [self._context(chunk) for chunk in chunks]
-        token_ids = [self._choose(*pair) for pair in zip(chunks, contexts, strict=True)]
-        for chunk, token_id in zip(chunks, token_ids, strict=True):
-            self.last_tokens[chunk.sequence] = token_id
-        return FakeLaunched(self, chunks, contexts, token_ids)
+        launched = FakeLaunched(self, chunks, [self._context(chunk) for chunk in chunks])
+        for chunk in chunks:
+            self.last_tokens[chunk.sequence] = None
+        if not any(self._awaits_history(chunk) for chunk in chunks):
+            launched.choose_now()
+        return launched
+
+    def _awaits_history(self, chunk: Chunk) -> bool:
+        sequence = chunk.sequence
+        return chunk.yields_token and sequence.needs_history and len(sequence.tokens) < chunk.end
+
+    def move(self, saves: Row[BlockMove], loads: Row[BlockMove]) -> None:
+        size = self._tokens_per_block
+        for each in saves:
+            self._host_cells[each.on_host] = self._cells[each.on_device * size : (each.on_device + 1) * size]
+        for each in loads:
+            cells = self._host_cells[each.on_host]
+            self._cells[each.on_device * size : (each.on_device + 1) * size] = cells
 
     def release(self, sequence: Sequence) -> None:
         self.last_tokens.pop(sequence, None)
@@ -128,12 +147,17 @@ class FakeExecutor:
             self._cells[self._cell(chunk.sequence, position)] = token_id
 
     def _context(self, chunk: Chunk) -> list[int]:
-        cells = [self._cells[self._cell(chunk.sequence, position)] for position in range(chunk.end)]
-        return [-1 if token_id is None else token_id for token_id in cells]
+        """What lies before the window is not looked at, and as it should be for all that is known."""
+        first = 0 if self._window_tokens is None else max(0, chunk.start + 1 - self._window_tokens)
+        cells = [self._cells[self._cell(chunk.sequence, position)] for position in range(first, chunk.end)]
+        seen = [-1 if token_id is None else token_id for token_id in cells]
+        return chunk.sequence.tokens[:first] + seen
 
-    def _choose(self, chunk: Chunk, context: list[int]) -> int | None:
+    def choose(self, chunk: Chunk, context: list[int]) -> int | None:
         sequence = chunk.sequence
-        if not chunk.yields_token or self._broken_token in sequence.request.prompt_ids:
+        if not chunk.yields_token or sequence.finish_reason is not None:
+            return None
+        if self._broken_token in sequence.request.prompt_ids:
             return None
         if sequence.needs_history:
             assert len(sequence.tokens) == chunk.end, "a token is chosen without those before it"
@@ -147,23 +171,44 @@ class FakeExecutor:
 
 
 class FakeLaunched:
-    def __init__(
-        self,
-        executor: FakeExecutor,
-        chunks: Row[Chunk],
-        contexts: list[list[int]],
-        token_ids: Row[int | None],
-    ) -> None:
+    def __init__(self, executor: FakeExecutor, chunks: Row[Chunk], contexts: list[list[int]]) -> None:
         self._executor = executor
         self._chunks = list(chunks)
         self._contexts = contexts
-        self._token_ids = token_ids
+        self._token_ids: list[int | None] | None = None
+
+    @property
+    def is_computed(self) -> bool:
+        return True
+
+    @property
+    def is_chosen(self) -> bool:
+        return self._token_ids is not None
 
     @property
     def is_over(self) -> bool:
-        return True
+        return self.is_chosen
+
+    def choose(self) -> None:
+        assert not self.is_chosen
+        if self._executor.fail_next_choice:
+            self._executor.fail_next_choice = False
+            raise MemoryError
+        for chunk in self._chunks:
+            if chunk.yields_token and chunk.sequence.finish_reason is None:
+                assert not chunk.sequence.awaits_guide, "a token is chosen before its guide knows"
+        self.choose_now()
+
+    def choose_now(self) -> None:
+        executor = self._executor
+        self._token_ids = [executor.choose(*pair) for pair in zip(self._chunks, self._contexts, strict=True)]
+        executor.choices += 1
+        for chunk, token_id in zip(self._chunks, self._token_ids, strict=True):
+            if chunk.sequence in executor.last_tokens:
+                executor.last_tokens[chunk.sequence] = token_id
 
     def results(self) -> list[ChunkResult]:
+        assert self._token_ids is not None, "nobody had the tokens chosen"
         if self._executor.loses_results:
             raise RuntimeError("the device is lost")
         self._executor.collected_steps += 1
@@ -174,10 +219,10 @@ class FakeLaunched:
     def _result(self, chunk: Chunk, context: list[int], token_id: int | None) -> ChunkResult:
         sequence, request = chunk.sequence, chunk.sequence.request
         if sequence.finish_reason is None:
-            assert context == sequence.tokens[: chunk.end], "the cache does not hold this sequence's tokens"
+            assert context[: chunk.end] == sequence.tokens[: chunk.end], "the cache holds other tokens"
         result = ChunkResult(token_id, error=self._executor.refusals.get(sequence.key))
         if chunk.yields_token:
-            result.ends_guide = token_id is None and isinstance(sequence.guide, FakeGuide)
+            result.ends_guide = isinstance(sequence.guide, FakeGuide) and sequence.guide.next_token() is None
         if request.returns_context_logits:
             ends = range(chunk.start, min(chunk.end, sequence.prompt_tokens))
             result.context_logits = b"".join(logits_row(context[: end + 1]) for end in ends)
@@ -219,8 +264,11 @@ def fake_engine(
     depth: int = 1,
     compiler: GuideCompiler | None = None,
     now_ns: Callable[[], int] | None = None,
+    host_blocks: int = 0,
+    window_tokens: int | None = None,
 ) -> tuple[Engine, FakeExecutor]:
-    pool = BlockPool(total_blocks, tokens_per_block)
+    host = HostBlocks(host_blocks, lambda *moves: executor.move(*moves)) if host_blocks else None
+    pool = BlockPool(total_blocks, tokens_per_block, host, window_tokens)
     config = EngineConfig(
         checkpoint_dir="",
         tokens_per_block=tokens_per_block,

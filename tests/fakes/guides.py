@@ -40,14 +40,18 @@ class Pace:
 
 
 class FakeGuide:
+    """What it was once seen to know it knows until it is told the next token."""
+
     def __init__(self, answer: list[int], pace: Pace, taken: int = 0) -> None:
         self._answer = answer
         self._pace = pace
         self._taken = taken
+        self._knows = False
 
     @property
     def is_ready(self) -> bool:
-        return self._pace.is_ready
+        self._knows = self._knows or self._pace.is_ready
+        return self._knows
 
     @property
     def may_end(self) -> bool:
@@ -64,6 +68,7 @@ class FakeGuide:
     def advance(self, token_id: int) -> None:
         assert token_id == self.next_token(), "the answer left its guide"
         self._taken += 1
+        self._knows = False
 
     def bits(self, end_id: int | None) -> NDArray[np.uint32]:
         raise NotImplementedError
@@ -81,6 +86,9 @@ class FakeCompiler:
         future: Future[FakeGuide] = Future()
         self.asked.append((guide, future))
         return future
+
+    def follow(self) -> None:
+        """They know at once where their words lead, or when the pace says so."""
 
     def finish(self) -> None:
         for guide, future in self.asked:

@@ -17,6 +17,9 @@ from router.tenants.tenancy import Tenancy
 class _Catalogue:
     prices: dict[str, Price] = field(default_factory=dict)
 
+    def price_of(self, model: str) -> Price | None:
+        return self.prices.get(model)
+
 
 @dataclass
 class _Spool:

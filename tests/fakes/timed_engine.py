@@ -12,7 +12,7 @@ from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.sequence import Sequence
-from python_backend.engine.steps.ports import ChunkResult
+from python_backend.engine.steps.ports import ChosenAtOnce, ChunkResult
 from python_backend.wire.tiers import Tier
 
 
@@ -37,7 +37,7 @@ class TimedExecutor:
 
 
 @dataclass
-class TimedStep:
+class TimedStep(ChosenAtOnce):
     executor: TimedExecutor
     ends_s: float
     found: list[ChunkResult]

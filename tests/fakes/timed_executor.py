@@ -39,8 +39,19 @@ class TimedLaunched(FakeLaunched):
         self._over_ns = over_ns
 
     @property
-    def is_over(self) -> bool:
+    def is_computed(self) -> bool:
         return self._timed.clock.now_ns >= self._over_ns
+
+    @property
+    def is_chosen(self) -> bool:
+        return self._launched.is_chosen
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_chosen and self.is_computed
+
+    def choose(self) -> None:
+        self._launched.choose()
 
     def results(self) -> list[ChunkResult]:
         self._timed.clock.now_ns = max(self._timed.clock.now_ns, self._over_ns)

@@ -20,7 +20,7 @@ from python_backend.wire.engine_report import CONFIGURE, ENGINE_REPORT, EngineRe
 
 @dataclass
 class Reply:
-    """One response of the ensemble; `error` makes it an error, `pause_s` comes before it."""
+    """One response of the ensemble; `error` makes it an error. Before it come `pause_s`, and `after`."""
 
     text: str = ""
     tokens: int = 1
@@ -29,6 +29,7 @@ class Reply:
     final: bool = False
     error: str = ""
     pause_s: float = 0.0
+    after: asyncio.Event | None = None
     row: int | None = None
     bare: bool = False  # no outputs at all
 
@@ -151,6 +152,8 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
             for reply in fake.script(request):
                 if reply.pause_s:
                     await _pause(stopped, reply.pause_s)
+                if reply.after is not None:
+                    await reply.after.wait()
                 if stopped.is_set():
                     yield _message(request, Reply(finish="cancelled", tokens=0, final=True))
                     return

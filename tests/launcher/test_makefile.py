@@ -24,6 +24,7 @@ TARGETS = [
     "loadtest",
     "test",
     "runtimes",
+    "upgrade",
     "check",
     "bench",
     "clients",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,17 @@ from tempfile import TemporaryDirectory
 import httpx
 
 from router.admission.gates import Gates
+from router.answer_cache.cached_requests import CachedRequests
+from router.answer_cache.kept_answers import KeptAnswers
 from router.app import App
+from router.cascade.cascade import Cascade
+from router.cascade.cascaded_requests import CascadedRequests
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
+from router.control.releases.additions import Additions
 from router.control.releases.arms import ArmRecorder
 from router.control.releases.shadow import Shadows, ShadowSettings
+from router.control.whatif.simulations import Simulations
 from router.core.embedding import ServedEmbedder
 from router.core.tenant import LOCAL_CALLER, NO_LIMITS, Role, Scope, UsageSummary
 from router.core.tenant import Limits as LimitsOf
@@ -26,6 +32,7 @@ from router.http.connection import Limits
 from router.http.listener import Listener
 from router.parts import Parts
 from router.request.answer import Answers, Observer
+from router.request.aside import Aside
 from router.request.identity import Doorkeeper
 from router.request.permit import Permits
 from router.request.prompt_lengths import PromptLengths
@@ -167,6 +174,10 @@ async def running_router(
     checkpoint_dir: Path | None = None,
     events: EventLog | None = None,
     keyed_grace_s: float = 60.0,
+    cached_percent: int = 0,
+    additions: Additions | None = None,
+    cascade: Cascade | None = None,
+    others: Sequence[ServedModel] = (),
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -175,8 +186,10 @@ async def running_router(
         [
             ServedModel(MODEL, pipeline, COMPILED, checkpoint_dir=checkpoint_dir),
             ServedModel(BARE_MODEL, pipeline, None),
+            *others,
         ],
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
+        cascades={} if cascade is None else {cascade.name: (cascade.small, cascade.large)},
     )
     with TemporaryDirectory() as directory:
         async with running_tenancy(data_dir or Path(directory)) as tenancy:
@@ -204,9 +217,13 @@ async def running_router(
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 events=events or MemoryEventLog(),
+                cached=CachedRequests(KeptAnswers(1 << 20), permits, registry.published, cached_percent),
+                cascaded=CascadedRequests([] if cascade is None else [cascade], Aside()),
                 keyed_grace_s=keyed_grace_s,
                 recent=accounts.recent,
                 overview=Overview(Snapshots(metrics, registry.published, gates or {}, Fleet([]))),
+                simulations=Simulations(Fleet([]), registry.published.objective_of),
+                additions=additions or Additions(),
                 prompt_log=prompt_log,
                 metrics_open=metrics_open,
                 safety=safety,
@@ -236,6 +253,7 @@ async def running_router(
                 await listener.close()
                 await shadows.close()
                 await parts.documents.close()
+                await tokenizers.close()
                 store.close()
 
 

@@ -24,6 +24,7 @@ ON_BOTH_DATABASES = frozenset(
         "control/releases/test_commands.py",
         "control/releases/test_lease.py",
         "control/releases/test_shadow_figures.py",
+        "control/whatif/test_recorded_traffic.py",
         "store/test_backup.py",
         "store/test_migrate.py",
         "store/test_retention.py",

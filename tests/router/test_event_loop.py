@@ -11,9 +11,13 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from tests.router.kserve.running import RunningKserve, running_kserve
 from tests.router.running import EMBEDDER, MODEL, running_router
@@ -195,6 +199,46 @@ async def test_long_files_named_in_a_few_bytes_do_not_hold_up_the_event_loop() -
         assert status == 200
         assert turns.longest_s < MOST_S
         assert router.pipeline.calls[0].prompt.count("<user ") == 20 * 60_000
+
+
+def ask(url: str, path: str, body: dict[str, object] | None = None) -> httpx.Response:
+    with httpx.Client(trust_env=False, verify=False, timeout=60) as http:
+        return http.get(url + path) if body is None else http.post(url + path, json=body)
+
+
+async def test_long_histories_named_in_a_few_bytes_do_not_hold_up_the_event_loop(tmp_path: Path) -> None:
+    """12 MB of them: to be cut to what fits, counted, listed and exported."""
+    said = {"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 22_000}
+    few = {"model": MODEL, "input": "hi", "truncation": "auto"}
+    found: dict[str, float] = {}
+    tokenizer = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    async with running_router(checkpoint_dir=tmp_path) as router:
+
+        async def watch(name: str, path: str, body: dict[str, object] | None = None) -> httpx.Response:
+            async with watched() as turns:
+                answer = await asyncio.to_thread(ask, router.url, path, body)
+            assert answer.status_code == 200, answer.text
+            found[name] = max(turns.longest_s, found.get(name, 0.0))
+            return answer
+
+        made = ask_id(await watch("make", "/v1/conversations", {}))
+        for _ in range(12):
+            await watch("add", f"/v1/conversations/{made}/items", {"items": [said]})
+        await watch("count", "/v1/responses/input_tokens", {**few, "conversation": made})
+        await watch("answer", "/v1/responses", {**few, "conversation": made})
+        for name, path in {
+            "list": f"/v1/conversations/{made}/items?limit=100",
+            "export": f"/v1/conversations/{made}/export",
+            "export to read": f"/v1/conversations/{made}/export?format=markdown",
+        }.items():
+            await watch(name, path)
+    assert {name: each_s for name, each_s in found.items() if each_s > MOST_S} == {}
+
+
+def ask_id(answer: httpx.Response) -> str:
+    return str(answer.json()["id"])
 
 
 async def test_the_metrics_of_many_tenants_do_not_hold_up_the_event_loop() -> None:

@@ -63,6 +63,7 @@ async def whole_router() -> AsyncIterator[tuple[str, str, dict[str, str]]]:
     """Its address, the key of an administrator of the platform, and a tenant with a user and a key."""
     async with running_kserve() as running:
         service = running.router.parts
+        service.simulations.limit_s = 0.3  # who asks waits for it
         tenancy = service.tenancy
         own = await running.router.new_tenant("operator")
         key = await running.router.new_key(own, frozenset(Scope), Role.OWNER, platform_admin=True)
@@ -113,6 +114,7 @@ def make_things(url: str, session: requests.Session) -> dict[str, str]:
         "name": MODEL,
         "version": "1",
         "region": "x",
+        "addition": "add-x",
     }
 
 

@@ -42,7 +42,7 @@ async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
     settings = tmp_path / "router.toml"
     settings.write_text(
         f'port = 0\nlog_format = "json"\ntriton_servers = [{{ url = "{triton.url}" }}]\n'
-        f"drain_timeout_s = {drain_timeout_s}\nstop_timeout_s = 1.0\n"
+        f"drain_timeout_s = {drain_timeout_s}\nstop_timeout_s = 1.0\nrevive_wait_s = 0.5\n"
         f'data_dir = "{tmp_path}"\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
     )

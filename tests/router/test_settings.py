@@ -21,6 +21,7 @@ checkpoint_dir = "somewhere"
 """
 
 A_TRITON = "triton_servers = [{ url = 'x:1' }]"
+CASCADE = "[[cascades]]\nname = 'c'\nsmall = 'a'\nlarge = 'b'"
 
 
 def changed(old: str, new: str) -> str:
@@ -70,6 +71,20 @@ def test_settings_are_immutable() -> None:
         ("port = = 3", "not valid TOML"),
         ('admission = "random"\n' + GOOD, "setting admission: Invalid enum value 'random'"),
         ("admission_places = -2\n" + GOOD, "setting admission_places: Expected `int` >= -1"),
+        (f"{GOOD}\n{CASCADE}", "cascades: c: no check is given: set least_log_prob, schema or judge"),
+        (
+            f"{GOOD}\n{CASCADE}\njudge = 'j'".replace("small = 'a'", "small = 'b'"),
+            "small and large are both 'b'",
+        ),
+        (f"{GOOD}\n{CASCADE}\njudge = 'c'", "'c' is a cascade itself"),
+        (f"{GOOD}\n{CASCADE}\nleast_log_prob = 0.5", r"cascades\[0\].least_log_prob: Expected `float` <= 0"),
+        (f"{GOOD}\n{CASCADE}\nschema = '{{'", "cascades: c: schema: it is not JSON"),
+        (f"{GOOD}\n{CASCADE}\nschema = '{{\"type\": 3}}'", r"cascades: c: schema: \$.type"),
+        (f"{GOOD}\n{CASCADE}\njudge = 'j'\njudge_prompt = 'x'", "judge_prompt lacks {answer}"),
+        (
+            f"{GOOD}\n{CASCADE}\nmiddle = 'j'",
+            r"unknown setting cascades\[0\].middle: allowed are name, small",
+        ),
         (f"models = 3\n{A_TRITON}", "setting models: Expected `array`, got `int`"),
         (f"models = [3]\n{A_TRITON}", r"setting models\[0\]: Expected `object`, got `int`"),
     ],

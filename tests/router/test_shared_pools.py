@@ -7,6 +7,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -15,8 +16,8 @@ import pytest
 from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents import readers
+from router.core.fair_pool import FairPool, unless_left
 from router.core.tenant import Limits
-from router.request.fair_pool import FairPool, unless_left
 from tests.router.content.documents.pdf_files import pdf
 from tests.router.running import MODEL, RunningRouter
 
@@ -24,6 +25,7 @@ from tests.router.running import MODEL, RunningRouter
 SLOW = b"%PDF- slow"
 READER = """
 import struct, sys, time
+print(flush=True)
 while head := sys.stdin.buffer.read(9):
     if b"slow" in sys.stdin.buffer.read(struct.unpack(">cQ", head)[1]):
         time.sleep(60)
@@ -48,11 +50,11 @@ async def ask_about(router: RunningRouter, key: str, data: bytes) -> httpx.Respo
 
 
 async def test_slow_pdfs_of_one_tenant_delay_no_other_and_end_when_it_leaves(
-    router: RunningRouter, slow_pdfs: None
+    slow_pdfs: None, router: RunningRouter
 ) -> None:
     greedy = await router.new_key(await router.new_tenant("greedy"))
     other = await router.new_key(await router.new_tenant("other"))
-    many = [asyncio.create_task(ask_about(router, greedy, SLOW)) for _ in range(12)]
+    many = [asyncio.create_task(ask_about(router, greedy, SLOW)) for _ in range(40)]
     done, waiting = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
     assert {task.result().status_code for task in done} == {429}  # of its own line alone
     assert (await ask_about(router, other, pdf("A page"))).status_code == 200
@@ -62,7 +64,7 @@ async def test_slow_pdfs_of_one_tenant_delay_no_other_and_end_when_it_leaves(
     assert (await ask_about(router, greedy, pdf("A page"))).status_code == 200
 
 
-async def test_pdfs_of_a_caller_without_budget_are_not_read(router: RunningRouter, slow_pdfs: None) -> None:
+async def test_pdfs_of_a_caller_without_budget_are_not_read(slow_pdfs: None, router: RunningRouter) -> None:
     key = await router.new_key(await router.new_tenant(limits=Limits(tokens_per_min=0)))
     response = await ask_about(router, key, SLOW)
     assert (response.status_code, "tokens per minute" in response.text) == (429, True)
@@ -130,3 +132,50 @@ async def test_a_client_that_leaves_ends_the_work_for_it() -> None:
     leaving[0]()
     with pytest.raises(InflightError, match="the client left"):
         await task
+
+
+async def test_the_store_keeps_a_thread_for_others_and_forgets_who_has_left(router: RunningRouter) -> None:
+    store = router.parts.store
+    greedy, other = await router.new_tenant("greedy"), await router.new_tenant("other")
+    key = await router.new_key(greedy)
+    end = threading.Event()
+
+    def hold(_: object) -> None:
+        end.wait(60)
+
+    held = [asyncio.create_task(store.read(hold, greedy)) for _ in range(8)]
+    try:
+        assert await store.read(lambda _: "read", other) == "read"
+        waiting = store._pool._queue.waiting(greedy)
+        headers = {"authorization": f"Bearer {key}"}
+        leaving = asyncio.create_task(router.http.get("/v1/conversations", headers=headers, timeout=60))
+        await router.until(lambda: store._pool._queue.waiting(greedy) == waiting + 1, 30)
+        leaving.cancel()
+        await router.until(lambda: store._pool._queue.waiting(greedy) == waiting, 30)
+    finally:
+        end.set()
+        await asyncio.gather(*held)
+
+
+async def test_acts_of_administration_go_round_the_tenants(router: RunningRouter) -> None:
+    tenancy = router.parts.tenancy
+    begun, end = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def first(_: object) -> None:
+        begun.set()
+        end.wait(60)
+
+    tasks = [asyncio.create_task(tenancy.administer(first, "greedy"))]
+    await asyncio.to_thread(begun.wait, 60)
+    for tenant in ("greedy", "greedy", "greedy", "other"):
+        act = partial(_note, order, tenant)
+        tasks.append(asyncio.create_task(tenancy.administer(act, tenant)))
+    await asyncio.sleep(0)
+    end.set()
+    await asyncio.gather(*tasks)
+    assert order.index("other") < 2
+
+
+def _note(order: list[str], tenant: str, _: object) -> None:
+    order.append(tenant)

@@ -17,6 +17,17 @@ class TritonPythonModel:
 """
 
 
+HANGS = """
+import time
+
+from python_backend.triton_adapter import start_watch
+
+start_watch.IMPORT_LIMIT_S = 2.0
+start_watch.watch_imports()
+time.sleep(3600)
+"""
+
+
 @dataclass(frozen=True)
 class Breakage:
     """`act` is told where the Triton models of a release lie."""
@@ -49,6 +60,12 @@ def truncate_weights(models: Path, manifest: Manifest) -> None:
 def make_it_raise(models: Path, manifest: Manifest) -> None:
     folder = _step(models, manifest, "postprocessing") / str(manifest.version)
     rewrite(folder / "model.py", RAISES)
+
+
+def make_it_hang(models: Path, manifest: Manifest) -> None:
+    """While its process starts, which is watched for two seconds instead of minutes."""
+    folder = _step(models, manifest, "preprocessing") / str(manifest.version)
+    rewrite(folder / "model.py", HANGS)
 
 
 def lose_a_file(models: Path, manifest: Manifest) -> None:

@@ -28,7 +28,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
             running = getattr(value, "stack", value)
-            if isinstance(running, RunningStack):
+            if isinstance(running, RunningStack) and running.output_file.exists():  # not where it has ended
                 lines = running.output().splitlines()[-LINES_OF_A_FAILURE:]
                 report.sections.append((f"last lines of {name}", "\n".join(line[:300] for line in lines)))
     return report
@@ -89,11 +89,12 @@ def long_answer_tokens(device: str) -> int:
 
 @dataclass(frozen=True)
 class TinyModels:
-    """Checkpoints that differ in one thing each."""
+    """Checkpoints that differ in one thing each; of the last, no release is made but in the console."""
 
     usual: Path
     other_words: Path
     gives_nan: Path
+    unused: Path
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +104,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory, default_checkpoint: Pa
         write_tiny_model(folder / "tiny", default_checkpoint),
         write_tiny_model(folder / "other", default_checkpoint, seed=2),
         write_tiny_model(folder / "nan", default_checkpoint, gives_nan=True),
+        write_tiny_model(folder / "unused", default_checkpoint, seed=3),
     )
 
 
@@ -133,7 +135,12 @@ def wrecks(tmp_path_factory: pytest.TempPathFactory, tiny_models: TinyModels, da
 @pytest.fixture(scope="session")
 def release_stack(wrecks: Wrecks, tiny_models: TinyModels, data_dir: Path) -> Iterator[ReleaseStack]:
     """One of a tiny model, `tiny`, whose releases tests add to; it comes up over broken ones."""
-    settings = {"state_dir": str(wrecks.folder / "state"), "tuning_window_s": 2}
+    settings = {
+        "state_dir": str(wrecks.folder / "state"),
+        "tuning_window_s": 2,
+        "prompt_log_dir": str(wrecks.folder / "prompts"),
+        "release_sources": [str(tiny_models.usual.parent)],
+    }
     config = wrecks.folder / "inflight.toml"
     with (
         lasting(running_stack(quick_engine(), str(tiny_models.usual), data_dir, settings)) as running,

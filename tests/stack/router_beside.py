@@ -24,8 +24,9 @@ def router_beside(
     """Its HTTP and gRPC ports; keys that are in the data directory count."""
     port, grpc_port = free_port(), free_port()
     file = data_dir / "router.toml"
+    servers = ", ".join(f'{{ url = "{url}" }}' for url in stack.triton_grpc_urls)
     file.write_text(
-        f'port = {port}\ngrpc_port = {grpc_port}\ntriton_servers = [{{ url = "{stack.triton_grpc_url}" }}]\n'
+        f"port = {port}\ngrpc_port = {grpc_port}\ntriton_servers = [{servers}]\n"
         f'data_dir = "{data_dir}"\n{settings}\n'
         f'[[models]]\nname = "{stack.model}"\ncheckpoint_dir = "{checkpoint}"\n'
     )

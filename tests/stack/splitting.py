@@ -11,22 +11,26 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import free_port
+from deploy.compose_file import ROOT, compose
 from launcher.packaging.triton_runtime import PYTHON as RUNNING_PYTHON
 from launcher.packaging.triton_runtime import find_libpython, triton_wheel
 from tests.debian import debian_program
-from tests.deploy.compose.reading import ROOT, compose, replaced
+from tests.deploy.compose.reading import replaced
 from tests.router.tenants.postgres import running_postgres
 
 STOP_LIMIT_S = 60.0
 # `python` in the place of the image's, with what `inflight` runs there.
 PYTHON = sys.executable
+# Two hosts with the same ports.
+FIRST, SECOND = "127.0.0.1", "127.0.0.2"
 INFLIGHT = [PYTHON, "-m", "launcher"]
 
 
@@ -82,6 +86,9 @@ class Split:
     def secret(self, name: str) -> str:
         return (self.secrets / name).read_text()
 
+    def key_header(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.secret('admin_key')}"}
+
     def ask(self, path: str, key: str = "", body: Any = None, url: str = "") -> tuple[int, str]:
         """Status and body, of an address that is this router's unless another is given."""
         headers = {"Content-Type": "application/json"}
@@ -101,6 +108,12 @@ class Split:
         message = {"role": "user", "content": "Name the capital of France."}
         body = {"model": "tiny", "max_tokens": 4, "messages": [message]}
         return self.ask("/v1/chat/completions", key, body, url)
+
+    def wait_until(self, condition: Callable[[], bool], limit_s: float) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline_s, (self.router.output, self.triton.output)
+            time.sleep(0.5)
 
     def wait_for(self, wanted: int, limit_s: float, path: str = "/health/ready", url: str = "") -> None:
         deadline_s = time.monotonic() + limit_s
@@ -138,6 +151,29 @@ class Split:
             (f"--grpc-port={self.ports['grpc']}", f"--grpc-port={self.ports['grpc-2']}"),
         )
         return Container(command, self.folder, self.folder / "router-2.log")
+
+    def inflight(self, *words: str, host: str = "") -> str:
+        """What a command of an operator says, on the router's host or another that has a disk of its own."""
+        command = [*INFLIGHT, *words]
+        if host:
+            command = on_its_own_disk(self.folder, host, command)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=environment,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def another_triton(self) -> Container:
+        """On a second host, with the same ports."""
+        command = replaced(self.triton.command, (f"--host={FIRST}", f"--host={SECOND}"))
+        return replace(self.triton, command=command, output_file=self.folder / "triton-2.log")
 
 
 @contextmanager
@@ -178,11 +214,35 @@ def rewrite(secret: Path, text: str) -> None:
     secret.write_text(text)
 
 
-def write_settings(folder: Path, engine: Mapping[str, str]) -> None:
+@cache
+def has_own_disks() -> bool:
+    """Whether each container can have files of its own at the paths that all of them know."""
+    return not os.geteuid() and not subprocess.run(["unshare", "--mount", "true"], check=False).returncode
+
+
+def on_its_own_disk(folder: Path, host: str, command: list[str]) -> list[str]:
+    """The command where state and data are that host's alone; else they are everybody's."""
+    for place in (folder / name for name in ("state", "data")):
+        place.mkdir(exist_ok=True)
+        (disk_of(folder, host) / place.name).mkdir(parents=True, exist_ok=True)
+    if not has_own_disks():
+        return command
+    script = 'mount --bind "$0/state" "$1/state"; mount --bind "$0/data" "$1/data"; shift; exec "$@"'
+    return ["unshare", "--mount", "sh", "-euc", script, str(disk_of(folder, host)), str(folder), *command]
+
+
+def disk_of(folder: Path, host: str) -> Path:
+    """Where this process finds what the host sees in the folder."""
+    return folder / "disks" / host if has_own_disks() else folder
+
+
+def write_settings(folder: Path, engine: Mapping[str, str], *, shares_state: bool = False) -> None:
     text = (folder / "deploy" / "compose" / "inflight.toml").read_text()
     for old, new in (("/data", "data"), ("/state", "state"), ("/run/secrets", "deploy/compose/secrets")):
         assert f'"{old}' in text
         text = text.replace(f'"{old}', f'"{folder / new}')
+    if has_own_disks() and not shares_state:
+        text += 'release_files = "store"\n'
     lines = [f"{key} = {json.dumps(value)}" for key, value in engine.items()]
     (folder / "inflight.toml").write_text("\n".join([text, "[engine]", *lines, ""]))
 
@@ -194,7 +254,7 @@ def router_of(folder: Path, ports: Mapping[str, int]) -> Container:
         words,
         ("--port=8080", f"--port={ports['http']}"),
         ("--grpc-port=8081", f"--grpc-port={ports['grpc']}"),
-        ("triton:8001", f"127.0.0.1:{ports['triton']}"),
+        ("triton:8001", f"{FIRST}:{ports['triton']}"),
         ("/run/secrets", str(folder / "deploy" / "compose" / "secrets")),
     )
     return Container([*INFLIGHT, *command], folder, folder / "router.log")
@@ -206,15 +266,18 @@ def triton_of(folder: Path, model: Path, ports: Mapping[str, int]) -> Container:
     assert program == "inflight"
     command = replaced(
         words,
+        ("--host=0.0.0.0", f"--host={FIRST}"),
         ("--grpc-port=8001", f"--grpc-port={ports['triton']}"),
         ("--metrics-port=8002", f"--metrics-port={ports['metrics']}"),
-        ("--model=smollm2-135m-instruct", f"--model={model}"),
+        ("--model=smollm2-135m-instruct", f"--model={folder / 'data' / model.name}"),
         ("--embeddings=all-minilm-l6-v2", "--embeddings="),
         ("/run/secrets", str(folder / "deploy" / "compose" / "secrets")),
         ("/opt/tritonserver", str(installed_triton(folder / "tritonserver"))),
     )
+    command = on_its_own_disk(folder, "triton", [*INFLIGHT, *command])
+    shutil.copytree(model, disk_of(folder, "triton") / "data" / model.name)
     libpython = str(find_libpython().parent)  # in the image it is where the system looks for it
-    return Container([*INFLIGHT, *command], folder, folder / "triton.log", {"LD_LIBRARY_PATH": libpython})
+    return Container(command, folder, folder / "triton.log", {"LD_LIBRARY_PATH": libpython})
 
 
 def installed_triton(home: Path) -> Path:

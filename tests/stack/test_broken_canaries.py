@@ -14,9 +14,9 @@ from router.control.releases.plan import Plan, Tolerance
 from router.control.releases.records import GoldenPrompt, Rollout, RolloutState
 from router.control.releases.states import State
 from router.core.manifest import Manifest
-from tests.stack.breaking import BREAKAGES, fail_for_one_in_three
+from tests.stack.breaking import BREAKAGES, fail_for_one_in_three, make_it_hang
 from tests.stack.conftest import TinyModels, Wrecks
-from tests.stack.releasing import IN_FLIGHT, ReleaseStack
+from tests.stack.releasing import IN_FLIGHT, LOADED_WITHIN_S, ReleaseStack
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -32,6 +32,7 @@ WRONG = Plan((0.5, 1.0), min_requests=1000, min_duration_s=60.0)
 UNREHEARSED = Plan((0.5, 1.0), min_requests=1000, min_duration_s=60.0, is_rehearsed=False)
 # Few requests show that a canary is no worse than that; `python -m benchmarks.canaries` has the usual ones.
 LENIENT = Tolerance(error_margin=0.3, latency_ratio=4.0, length_ratio=3.0, refusal_rate=0.2)
+RECORDED = 60
 SHOWN_SOON = Plan((0.5, 1.0), min_requests=10, min_duration_s=1.0, tolerance=LENIENT, is_rehearsed=False)
 
 
@@ -75,6 +76,17 @@ def test_broken_canaries_fail_in_seconds_and_the_stable_release_never_does(
             assert release_stack.weights("tiny") == {1: 1.0}
     assert running.errors == []
     assert {each.release for each in running.answered} == {"1"}
+
+
+def test_a_process_that_hangs_while_it_starts_fails_and_does_not_hold_up_what_is_loaded_next(
+    release_stack: ReleaseStack, tiny_models: TinyModels
+) -> None:
+    """Triton by itself would wait for it for half an hour."""
+    hanging = release_stack.add("tiny", tiny_models.usual, make_it_hang)
+    release_stack.installation.releases.load("tiny", hanging.version)
+    failed = release_stack.wait_for(hanging, State.FAILED, 2 * LOADED_WITHIN_S)
+    assert "hangs: it is not done after 2 s" in failed.reason
+    assert release_stack.ask("tiny@1")[0] == 1
 
 
 def test_a_canary_that_gives_nan_is_not_admitted(
@@ -168,24 +180,49 @@ def test_a_canary_that_fails_one_request_in_three_rolls_back(
     assert failed == {str(shaky.version)}, "only the canary fails"
 
 
+@pytest.fixture(scope="module")
+def other_words(release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manifest]:
+    """Loaded, and as good as the first release for who does not mind its answers."""
+    office = release_stack.installation.releases
+    made = release_stack.add("tiny", tiny_models.other_words)
+    release_stack.load(made)
+    office.set_split("tiny", [(1, 1.0), (made.version, 0.0)], None, None)  # stays loaded
+    yield made
+    office.promote("tiny", 1)
+    office.unload("tiny", made.version)
+
+
 def test_a_canary_with_other_answers_is_refused_and_then_promoted_where_nobody_minds(
-    release_stack: ReleaseStack, tiny_models: TinyModels, try_out: Try
+    release_stack: ReleaseStack, other_words: Manifest, try_out: Try
 ) -> None:
     office = release_stack.installation.releases
-    canary = release_stack.add("tiny", tiny_models.other_words)
-    release_stack.load(canary)
-    office.set_split("tiny", [(1, 1.0), (canary.version, 0.0)], None, None)  # stays loaded
     golden = GoldenPrompt("One, two", equals=release_stack.ask("tiny@1")[1], max_tokens=8)
-    office.begin_rollout("tiny", canary.version, SHOWN_SOON, [golden])
+    office.begin_rollout("tiny", other_words.version, SHOWN_SOON, [golden])
     refused = release_stack.wait_for_end("tiny", ENDS_WITHIN_S)
     assert (refused.state, refused.progress.step) == (RolloutState.ROLLED_BACK, -1)
     assert refused.reason.startswith("golden prompts: 1 failed")
 
-    # What the stable release did in the first step is all that the second can be compared with.
-    trial = try_out(canary, replace(SHOWN_SOON, mirror_per_s=2.0, min_requests=40))
+    trial = try_out(other_words, replace(SHOWN_SOON, mirror_per_s=2.0))
     assert trial.rollout.state is RolloutState.PROMOTED
     assert trial.rollout.figures["canary"]["copies"] > 0, "requests of the stable release are mirrored"
     assert trial.rollout.reason.startswith("shown to be within its tolerances (errors, ")
     assert trial.running.errors == []
     office.promote("tiny", 1)
-    office.unload("tiny", canary.version)
+
+
+def test_a_canary_is_promoted_by_recorded_prompts_while_nobody_asks_for_anything(
+    release_stack: ReleaseStack, other_words: Manifest
+) -> None:
+    office = release_stack.installation.releases
+    with under_traffic(release_stack, "tiny") as running:
+        running.wait_for(RECORDED)
+    before = release_stack.metric("inflight_replayed_prompts_total", outcome="compared", model="tiny")
+    office.begin_rollout("tiny", other_words.version, replace(SHOWN_SOON, replay_per_s=10.0))
+    rollout = release_stack.wait_for_end("tiny", ENDS_WITHIN_S)
+    print(rollout.reason)
+    assert rollout.state is RolloutState.PROMOTED
+    canary, stable = (rollout.figures[arm] for arm in ("canary", "stable"))
+    assert canary["errors"]["total"] == canary["replays"] == stable["errors"]["total"], "nobody asked"
+    asked = release_stack.metric("inflight_replayed_prompts_total", outcome="compared", model="tiny")
+    assert asked - before >= canary["replays"]
+    office.promote("tiny", 1)

@@ -55,9 +55,11 @@ def test_the_readmes_ask_command_is_answered(stack: RunningStack) -> None:
     assert "Paris" in run(["bash", "-c", f"{command} --temperature 0"], INFLIGHT_URL=stack.url)
 
 
-def test_the_documented_triton_curl_is_answered(stack: RunningStack) -> None:
-    (curl,) = blocks("docs/triton-clients.md", "bash")
-    assert '"text_output":' in run(["bash", "-c", at(stack, curl)])
+def test_the_documented_triton_curls_are_answered(stack: RunningStack) -> None:
+    curls = blocks("docs/triton-clients.md", "bash")
+    assert len(curls) == 2  # by the ensemble's contract, and by that of NVIDIA's LLM API
+    for curl in curls:
+        assert '"text_output":' in run(["bash", "-c", at(stack, curl)])
 
 
 def run_here(program: CodeType) -> None:

@@ -82,6 +82,31 @@ def test_plain_infer_gathers_the_answer_and_echoes_the_prompt_as_the_contract_do
         assert text(result) == streamed
 
 
+def test_nvidias_llm_api_contract_is_answered_by_the_same_engine(steady_stack: RunningStack) -> None:
+    """In shapes without rows, whole or as the whole text so far."""
+    usual = "".join(map(text, stream(steady_stack.grpc_url, "ensemble")))
+    asked = [
+        grpc_input("text_input", "BYTES", [PROMPT.encode()]),
+        grpc_input("sampling_param_max_tokens", "INT32", [6]),
+        grpc_input("sampling_param_exclude_input_from_output", "BOOL", [True]),
+        grpc_input("return_finish_reason", "BOOL", [True]),
+        grpc_input("return_cumulative_logprob", "BOOL", [True]),
+    ]
+    with triton.InferenceServerClient(steady_stack.grpc_url) as client:
+        whole = client.infer("llmapi", asked)
+    assert text(whole) == usual
+    assert whole.as_numpy("finish_reason").tolist() == [b"length"]
+    assert whole.as_numpy("cumulative_logprob")[0] < 0
+    body = {"text_input": PROMPT, "sampling_param_max_tokens": 6, "streaming": True}
+    url = f"{steady_stack.url}/v2/models/{steady_stack.model}.llmapi/generate_stream"
+    answer = httpx.post(url, json=body, timeout=60)
+    told = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    texts = [each["text_output"] for each in told if "text_output" in each]
+    assert len(texts) > 1
+    assert texts == sorted(texts, key=len)
+    assert texts[-1] == usual
+
+
 def test_rows_and_sequences_come_stacked_in_one_tensor(stack: RunningStack) -> None:
     inputs = [
         grpc_input("text_input", "BYTES", [[PROMPT.encode()], [b"1, 2, 3, 4,"]]),

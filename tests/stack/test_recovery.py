@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def _finish(event: dict[str, Any]) -> str | None:
 
 
 async def test_a_killed_engine_is_started_again_and_every_answer_goes_on(
-    stack: RunningStack, long_answer_tokens: int
+    stack: RunningStack, long_answer_tokens: int, figure: Callable[[str], None]
 ) -> None:
     tokens = long_answer_tokens // 6
     body = {"model": stack.model, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, **HELLO}
@@ -110,6 +111,7 @@ async def test_a_killed_engine_is_started_again_and_every_answer_goes_on(
             await asyncio.sleep(0.1)
         before.kill()
         assert await asyncio.gather(*running) == [(tokens, "length")] * len(bodies)
+        figure(f"{len(bodies)} of {len(bodies)} answers of the only engine whole")
     after = engine_process(stack)
     assert after.pid != before.pid
     assert not before.is_running()

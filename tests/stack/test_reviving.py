@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ ANSWER_TOKENS = 100
 NOTICED_WITHIN_S = 5.0 + 5.0
 # The processes of this engine load in about two seconds; a busy machine takes several times as long.
 REVIVED_WITHIN_S = 10.0 + 15.0
-# Before the server is back, which takes several seconds: it is asked again afterwards, and still away.
-BROKEN_WITHIN_S = 10.0
+# A server is started again within seconds; on a machine that runs other tests beside it, it takes longer.
+PATIENT = {"revive_wait_s": 120}
 LEAKS = re.compile(
     r"stub|shm|region|/dev/|/tmp/|/root|/home|\.py|_0_0|tensorrt_llm|processing", re.IGNORECASE
 )
@@ -36,7 +36,7 @@ LEAKS = re.compile(
 @pytest.fixture(scope="module")
 def own_stack(data_dir: Path) -> Iterator[RunningStack]:
     """Not the one that other tests share: its processes are killed."""
-    with running_stack(ENGINE, data_dir=data_dir) as running:
+    with running_stack(ENGINE, data_dir=data_dir, router_settings=PATIENT) as running:
         yield running
 
 
@@ -52,7 +52,7 @@ def answers(own_stack: RunningStack) -> list[str]:
 
 
 def client(stack: RunningStack) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=stack.url, timeout=60)
+    return httpx.AsyncClient(base_url=stack.url, timeout=150)
 
 
 def triton_of(stack: RunningStack) -> psutil.Process:
@@ -203,39 +203,26 @@ async def test_the_launcher_leaves_reviving_to_the_router(own_stack: RunningStac
         assert (await http.get("/health/ready")).status_code == 200
 
 
-async def test_the_only_server_fails_its_streams_at_once_and_comes_back(
-    own_stack: RunningStack, answers: list[str]
+async def test_streams_of_the_only_server_go_on_when_it_was_started_again(
+    own_stack: RunningStack, answers: list[str], figure: Callable[[str], None]
 ) -> None:
     """The last one: after it all that was watched above is new."""
     async with client(own_stack) as http:
-        begun = [asyncio.Event() for _ in range(4)]
+        begun = [asyncio.Event() for _ in range(STREAMS)]
         running = [
-            asyncio.create_task(broken_stream(http, own_stack, number, event))
-            for number, event in enumerate(begun)
+            asyncio.create_task(stream(http, own_stack, number, event)) for number, event in enumerate(begun)
         ]
         await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
-        triton_of(own_stack).kill()
-        errors = await asyncio.wait_for(asyncio.gather(*running), BROKEN_WITHIN_S)
-        assert set(errors) == {"the model cannot answer at the moment"}
-        body = {"model": own_stack.model, "prompt": "Hello"}
-        refused = await http.post("/v1/completions", json=body)
-        assert refused.status_code == 503
-        assert int(refused.headers["retry-after"]) > 0
-        await watch(http, own_stack.model)
-        assert await stream(http, own_stack, 0) == answers[0]
-
-
-async def broken_stream(
-    http: httpx.AsyncClient, stack: RunningStack, number: int, begun: asyncio.Event
-) -> str:
-    """How a streamed answer ends that takes longer than its server lives."""
-    body = {"model": stack.model, "prompt": f"Number {number}", "max_tokens": 1000, "ignore_eos": True}
-    error = ""
-    async with http.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
-        assert response.status_code == 200
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                event: dict[str, Any] = json.loads(line.removeprefix("data: "))
-                error = event.get("error", {}).get("message", error)
-                begun.set()
-    return error
+        died = triton_of(own_stack)
+        died.kill()
+        died.wait()
+        killed_s = time.monotonic()
+        # One that comes while nothing is there waits for it too; who wants it sooner is told so at once.
+        running.append(asyncio.create_task(stream(http, own_stack, 0)))
+        body = {"model": own_stack.model, "prompt": "Hello", "max_tokens": 1}
+        hurried = await http.post("/v1/completions", json=body, headers={"x-inflight-deadline-ms": "200"})
+        assert hurried.status_code in (429, 503)
+        assert int(hurried.headers["retry-after"]) > 0
+        assert await asyncio.gather(*running) == [*answers, answers[0]]
+    assert triton_of(own_stack).pid != died.pid
+    figure(f"the only server: all whole {time.monotonic() - killed_s:.0f} s after it died")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+import shutil
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -13,12 +20,26 @@ import pytest
 import redis
 
 from router.control.peers.peer_sync import open_board
+from tests.deploy.compose.reading import replaced
 from tests.lasting import lasting
 from tests.stack.conftest import TinyModels
+from tests.stack.naming import NAME, name_server
 from tests.stack.releasing import quick_engine
-from tests.stack.splitting import Split, end, split_deployment
+from tests.stack.splitting import (
+    FIRST,
+    SECOND,
+    Container,
+    Split,
+    disk_of,
+    end,
+    has_own_disks,
+    split_deployment,
+)
 
-START_LIMIT_S = 90.0
+START_LIMIT_S = 240.0
+STREAMS = 50
+AFTERWARDS = 8
+ANSWER_TOKENS = 40
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +48,15 @@ def split(tmp_path_factory: pytest.TempPathFactory, tiny_models: TinyModels) -> 
     with lasting(split_deployment(folder, tiny_models.usual, quick_engine())) as running:
         running.wait_for(200, START_LIMIT_S)
         yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def second_triton(split: Split) -> Iterator[Container]:
+    """Begun with the first test, so that it is loaded when one needs it; no router knows of it before."""
+    container = split.another_triton()
+    container.start()
+    yield container
+    end(container)
 
 
 def test_a_caller_with_the_setups_key_is_answered(split: Split) -> None:
@@ -113,6 +143,113 @@ def test_routers_on_one_store_serve_side_by_side_and_one_goes_on_when_the_other_
         assert second.stop() == 0, second.output
     finally:
         end(second)
+
+
+async def test_a_triton_joins_and_another_drains_under_fifty_streams_and_none_is_lost(
+    split: Split, second_triton: Container, tmp_path: Path
+) -> None:
+    """By the name that both have, in a real name server; each is sent requests exactly while it is named."""
+    port, url = split.ports["triton"], f"http://127.0.0.1:{split.ports['http-2']}"
+    first, second = f"{FIRST}:{port}", f"{SECOND}:{port}"
+    router = split.another_router()
+    with name_server(tmp_path, FIRST) as names, ExitStack() as closing:
+        named = replaced(router.command, (f"--triton={first}", f"--triton=dns:///{NAME}:{port}"))
+        router = replace(router, command=names.asked_by(named))
+        router.start()
+        closing.callback(end, router)
+        split.wait_for(200, START_LIMIT_S, url=url)
+        async with httpx.AsyncClient(base_url=url, timeout=120, headers=split.key_header()) as http:
+            early = [asyncio.create_task(read_stream(http)) for _ in range(STREAMS)]
+            assert await replicas_within(http, START_LIMIT_S, {first}) == {first}
+            names.say(FIRST, SECOND)
+            assert await replicas_within(http, START_LIMIT_S, {first, second}) == {first, second}
+            middle = [asyncio.create_task(read_stream(http)) for _ in range(STREAMS)]
+            names.say(SECOND)
+            assert await asyncio.gather(*early, *middle) == [ANSWER_TOKENS] * (2 * STREAMS)
+            assert await replicas_within(http, START_LIMIT_S, {second}) == {second}
+            late = [asyncio.create_task(read_stream(http)) for _ in range(AFTERWARDS)]
+            names.say(FIRST)
+            assert await asyncio.gather(*late) == [ANSWER_TOKENS] * AFTERWARDS
+            assert await replicas_within(http, START_LIMIT_S, {first}) == {first}
+        assert second_triton.stop() == 0, second_triton.output
+        assert "joins" in router.output
+    assert router.process.returncode == 0, router.output
+
+
+async def read_stream(http: httpx.AsyncClient) -> int:
+    """How many tokens came; a stream that is cut or refused raises."""
+    message = {"role": "user", "content": "Tell me a long story."}
+    body = {"model": "tiny", "max_tokens": ANSWER_TOKENS, "messages": [message], "stream": True}
+    body |= {"ignore_eos": True, "stream_options": {"include_usage": True}}
+    tokens, is_whole = 0, False
+    async with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+            is_whole |= line == "data: [DONE]"
+    assert is_whole
+    return tokens
+
+
+async def replicas_within(http: httpx.AsyncClient, limit_s: float, wanted: set[str]) -> set[str]:
+    """Those that are sent requests, as soon as they are these, or else when the time is over."""
+    deadline_s = time.monotonic() + limit_s
+    while (found := await replicas_up(http)) != wanted:
+        if time.monotonic() > deadline_s:
+            break
+        await asyncio.sleep(0.1)
+    return found
+
+
+async def replicas_up(http: httpx.AsyncClient) -> set[str]:
+    text = (await http.get("/metrics")).text
+    return set(re.findall(r'^inflight_replica_up{.*replica="([^"]+)".*} 1(?:\.0)?$', text, re.MULTILINE))
+
+
+def test_a_release_added_on_one_host_is_loaded_on_another_that_shares_only_the_store(
+    split: Split, tiny_models: TinyModels
+) -> None:
+    adder, triton = disk_of(split.folder, "adder"), disk_of(split.folder, "triton")
+    (adder / "data").mkdir(parents=True, exist_ok=True)
+    shutil.copytree(tiny_models.other_words, adder / "data" / "other")
+    place = split.folder / "data" / "other"
+    split.inflight("release", "add", "tiny", str(place), host="adder")
+    promote(split, 2)
+    split.wait_until(lambda: serving(split) == {"tiny@2"}, START_LIMIT_S)
+    status, answer = split.chat(split.secret("admin_key"))
+    assert status == 200, answer
+    weights = "data/other/model.safetensors"
+    assert (triton / weights).read_bytes() == (adder / weights).read_bytes()
+    if has_own_disks():
+        assert sorted(path.suffix for path in place.iterdir() if path.suffix == ".safetensors") == []
+        assert (place / "tokenizer.json").is_file(), "a router needs the tokenizer, and no weights"
+    promote(split, 1)
+    split.wait_until(lambda: serving(split) == {"tiny@1"}, START_LIMIT_S)
+
+
+def promote(split: Split, version: int) -> None:
+    """Over HTTP: the command takes seconds to start."""
+    act(split, f"versions/{version}/load")
+    split.wait_until(lambda: f"tiny@{version}" in ready(split), START_LIMIT_S)
+    act(split, "promote", {"version": version})
+
+
+def act(split: Split, what: str, body: Any = None) -> None:
+    status, answer = split.ask(f"/admin/releases/tiny/{what}", split.secret("admin_key"), body or {})
+    assert status == 200, answer
+
+
+def ready(split: Split) -> dict[str, float]:
+    """The releases that are loaded, with their shares of the requests."""
+    _, answer = split.ask("/admin/releases", split.secret("admin_key"))
+    return {each["release"]: each["share"] for each in json.loads(answer)["data"] if each["state"] == "ready"}
+
+
+def serving(split: Split) -> set[str]:
+    return {release for release, share in ready(split).items() if share}
 
 
 def test_the_router_is_not_ready_without_triton_and_both_stop_in_order(split: Split) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -16,9 +17,11 @@ import httpx
 import psutil
 import pytest
 from tokenizers import Tokenizer
+from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack, running_stack
 from benchmarks.text_checkpoint import llama_config, write_random_llama
+from launcher.commands.adapter import adapter as adapter_commands
 from launcher.console import StackConsole
 from launcher.failure import ProcessFailed, Unusable
 from launcher.packaging.runtimes.builds import choose_build
@@ -37,6 +40,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 TEXT = "In the summer of 1914 the harbour was full of ships, and nobody in the town could have said where"
 NEW_TOKENS = 12
+GIVEN_BACK = "vLLM has given back adapter"
 # Seconds more than the rest together: `make runtimes` asks for them.
 SPREAD = pytest.mark.skipif(
     "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="a second start of vLLM: make runtimes"
@@ -75,6 +79,8 @@ def stack(runtimes: Path, checkpoint: Path, data_dir: Path) -> Iterator[RunningS
         "inflight_runtime": "vllm",
         "inflight_max_sequence_tokens": "1024",
         "max_tokens_in_paged_kv_cache": "16384",
+        "inflight_max_adapters": "1",
+        "inflight_max_adapter_rank": "8",
     }
     with lasting(running_stack(engine, str(checkpoint), data_dir, embeddings=False)) as running:
         yield running
@@ -83,6 +89,16 @@ def stack(runtimes: Path, checkpoint: Path, data_dir: Path) -> Iterator[RunningS
 def prompt_ids(checkpoint: Path) -> list[int]:
     ids: list[int] = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(TEXT).ids
     return ids
+
+
+def greedy_text(model: Any, checkpoint: Path) -> str:
+    from tests.engine.checkpoints import all_logits
+
+    prompt, answer = prompt_ids(checkpoint), list[int]()
+    for _ in range(NEW_TOKENS):
+        answer.append(int(all_logits(model, prompt + answer)[-1].argmax()))
+    text: str = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).decode(answer)
+    return text
 
 
 async def complete(stack: RunningStack, **more: Any) -> httpx.Response:
@@ -143,6 +159,34 @@ async def test_guides_log_probs_and_stop_words_hold(stack: RunningStack) -> None
     word = whole.split()[1]
     stopped = (await complete(stack, stop=[word])).json()["choices"][0]
     assert (stopped["text"], stopped["finish_reason"]) == (whole[: whole.index(word)], "stop")
+
+
+async def test_an_adapter_made_here_is_served_and_given_back_live(
+    stack: RunningStack, in_transformers: Any, checkpoint: Path, data_dir: Path, tmp_path: Path
+) -> None:
+    from tests.engine.adapters.random_adapters import write_adapter
+
+    def adapter(*words: str) -> None:
+        options = ["--config", str(stack.state_dir.parent / "inflight.toml"), "--data-dir", str(data_dir)]
+        result = CliRunner().invoke(adapter_commands, [*words, *options])
+        assert result.exit_code == 0, result.output
+
+    def engine_log() -> str:
+        (folder,) = re.findall(r"^ *logs +(\S+)$", stack.output(), re.MULTILINE)
+        return "".join(path.read_text() for path in Path(folder).glob("triton*.log"))
+
+    name = f"{stack.model}:sql"
+    plain = (await complete(stack)).json()["choices"][0]["text"]
+    merged = write_adapter(
+        in_transformers, tmp_path / "sql", modules=("q_proj", "down_proj"), seed=1, strength=0.1
+    )
+    adapter("add", name, str(tmp_path / "sql"))
+    words = (await complete(stack, model=name)).json()["choices"][0]["text"]
+    assert words == greedy_text(merged, checkpoint) != plain
+    assert (await complete(stack)).json()["choices"][0]["text"] == plain
+    adapter("remove", name)
+    assert (await complete(stack, model=name)).status_code == 404
+    assert await asyncio.to_thread(comes_true, lambda: GIVEN_BACK in engine_log(), 60), engine_log()
 
 
 async def test_what_vllm_does_not_do_is_refused_by_name(stack: RunningStack, checkpoint: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ PATIENCE_S = 150.0  # for a machine that has other things to do: no speed is ass
 
 
 @pytest.mark.timeout(600)
-def test_after_every_fault_of_a_seeded_run_the_sheet_is_clean(data_dir: Path, full: bool) -> None:
+def test_after_every_fault_of_a_seeded_run_the_sheet_is_clean(
+    data_dir: Path, full: bool, figure: Callable[[str], None]
+) -> None:
     load = Load(per_s=3.0, tokens=40, seconds=3.0, recovery_limit_s=PATIENCE_S)
     order = Order(None, data_dir, SYNTHETIC, frozenset())
     most = 5 * len(FAULTS) if full else len(FAULTS)
@@ -27,3 +30,4 @@ def test_after_every_fault_of_a_seeded_run_the_sheet_is_clean(data_dir: Path, fu
     assert [each.violations for each in results] == [[]] * most
     assert sorted({each.episode.name for each in results}) == sorted(FAULTS)
     assert all(each.outcomes["whole"] for each in results)
+    figure(f"{most} faults in a row, the sheet clean after each")

@@ -8,6 +8,7 @@ import random
 import statistics
 import string
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import httpx
@@ -23,7 +24,9 @@ from tests.survival.conftest import Fortress
 KNOWN_WITHIN_S = 5.0
 
 
-def test_t34_the_time_of_a_refusal_tells_nothing_of_the_secret(full: bool) -> None:
+def test_t34_the_time_of_a_refusal_tells_nothing_of_the_secret(
+    full: bool, figure: Callable[[str], None]
+) -> None:
     """First against last character wrong, in random order: Welch's t, without the slowest tenth of all."""
     text, prefix = keys.mint()
     holder = caller()
@@ -43,6 +46,7 @@ def test_t34_the_time_of_a_refusal_tells_nothing_of_the_secret(full: bool) -> No
             times_ns[place].append(time.perf_counter_ns() - began_ns)
     limit_ns = statistics.quantiles([*times_ns[places[0]], *times_ns[places[1]]], n=10)[-1]
     first, last = ([each for each in times_ns[place] if each <= limit_ns] for place in places)
+    figure(f"Welch's t {abs(welch_t(first, last)):.1f}, of 4.5")
     assert abs(welch_t(first, last)) < 4.5
 
 
@@ -81,7 +85,9 @@ async def test_t35_a_revoked_key_is_refused_soon_and_like_one_that_never_existed
     assert await status(sheet, fresh) == await status(sheet, key) == await status(sheet, never)
 
 
-async def test_t36_no_route_of_the_administration_opens_to_a_tenant(sheet: Fortress) -> None:
+async def test_t36_no_route_of_the_administration_opens_to_a_tenant(
+    sheet: Fortress, figure: Callable[[str], None]
+) -> None:
     async with sheet.client() as http:
         paths = (await http.get("/openapi.json")).json()["paths"]
         routes = [(method, path) for path in paths if path.startswith("/admin") for method in paths[path]]
@@ -93,6 +99,7 @@ async def test_t36_no_route_of_the_administration_opens_to_a_tenant(sheet: Fortr
             kind = {"content-type": "application/json"}
             response = await http.request(method, place, content=b"{}", headers=kind)
             assert response.status_code == 403, (method, path, response.text)
+    figure(f"403 from {len(routes)} of {len(routes)} routes")
 
 
 async def test_t37_another_tenants_objects_do_not_exist(sheet: Fortress, full: bool) -> None:

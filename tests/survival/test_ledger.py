@@ -68,11 +68,12 @@ async def test_t40_while_nothing_can_be_stored_serving_goes_on_and_every_token_i
 
 
 async def test_t40_a_router_killed_again_and_again_bills_what_it_delivered_once(
-    mortal: Fortress, full: bool
+    mortal: Fortress, full: bool, figure: Callable[[str], None]
 ) -> None:
     """What a client got whole is in the ledger; an answer that was cut by the kill may be there or not."""
     chance, delivered, asked = random.Random(40), 0, 0
-    for _ in range(50 if full else 3):
+    kills = 50 if full else 3
+    for _ in range(kills):
         router = mortal.router
         async with mortal.client() as http:
             asking = [asyncio.ensure_future(ask(mortal, http)) for _ in range(12)]
@@ -97,5 +98,6 @@ async def test_t40_a_router_killed_again_and_again_bills_what_it_delivered_once(
 
     await until(is_billed, "delivered tokens are missing from the ledger", 10)
     assert delivered > 0
+    figure(f"{kills} kills: {delivered:,} tokens told, all billed once")
     await asyncio.sleep(1.5)
     assert delivered <= mortal.billed()[1] <= asked, "a record was delivered twice"

@@ -95,3 +95,27 @@ def test_no_token_is_lost_doubled_or_reordered(script: list[tuple[tuple[int, int
             sent[pending.key, pending.sequence_index] += pending.token_ids
     assert sent == produced
     assert len(coalescer) == 0
+
+
+def test_whoever_was_silent_longest_is_next_also_where_its_first_token_went_ahead() -> None:
+    """Three streams go on and a fourth begins, in each step of the engine after the others."""
+    coalescer = Coalescer()
+    for key in (1, 2, 3):
+        coalescer.put(SequenceEvent(key, [0]), is_first=True)
+    assert [take(coalescer).key for _ in range(3)] == [1, 2, 3]
+    for key in (1, 2, 3, 4):
+        coalescer.put(SequenceEvent(key, [1]), is_first=key == 4)
+    assert [take(coalescer).key for _ in range(4)] == [4, 1, 2, 3]
+    for key in (1, 2, 3, 4):
+        coalescer.put(SequenceEvent(key, [2], FinishReason.LENGTH))
+    assert [take(coalescer).key for _ in range(4)] == [4, 1, 2, 3]
+    assert not coalescer._heard, "who has ended is remembered"
+
+
+def test_a_whole_answer_waits_behind_those_that_wait_already() -> None:
+    coalescer = Coalescer()
+    coalescer.put(SequenceEvent(1, [0]), is_first=True)
+    take(coalescer)
+    coalescer.put(SequenceEvent(1, [1]))
+    coalescer.put(SequenceEvent(2, [9], FinishReason.LENGTH), whole=True)
+    assert [take(coalescer).key for _ in range(2)] == [1, 2]

@@ -11,6 +11,7 @@ import pytest
 
 from python_backend.text.tokenizer import Tokenizer
 from python_backend.triton_adapter import postprocessing, preprocessing
+from python_backend.triton_adapter.request_starts import StartListener, StartTeller
 from python_backend.wire.stream_mark import StreamMark
 from tests.fakes.triton_stub import InferenceResponse, Request, arguments
 
@@ -21,10 +22,11 @@ def tokenizer(default_checkpoint: Path) -> Tokenizer:
 
 
 @pytest.fixture
-def pre(default_checkpoint: Path) -> preprocessing.TritonPythonModel:
+def pre(default_checkpoint: Path) -> Iterator[preprocessing.TritonPythonModel]:
     model = preprocessing.TritonPythonModel()
     model.initialize(arguments("preprocessing", {"tokenizer_dir": str(default_checkpoint)}))
-    return model
+    yield model
+    model.finalize()
 
 
 @pytest.fixture
@@ -35,13 +37,15 @@ def post(default_checkpoint: Path) -> Iterator[postprocessing.TritonPythonModel]
     model.finalize()
 
 
-def query(text: str | bytes, parameters: dict[str, Any] | None = None, **more: Any) -> Request:
+def query(
+    text: str | bytes, parameters: dict[str, Any] | None = None, request_id: str = "", **more: Any
+) -> Request:
     arrays = {
         "QUERY": np.asarray([[text]], dtype=np.object_),
         "REQUEST_OUTPUT_LEN": np.asarray([[7]], dtype=np.int32),
         **{name: np.asarray(value) for name, value in more.items()},
     }
-    return Request(arrays, request_parameters=parameters or {})
+    return Request(arrays, request_id, request_parameters=parameters or {})
 
 
 def text_of(
@@ -201,6 +205,31 @@ def test_rows_and_sequences_of_an_engine_without_marks_have_a_decoder_each(
         for number in (0, 1):
             pieces[number] += text_of(post, [token_id], 1, "rows", **{index: number})
     assert pieces == ["🙂", "🙂"]
+
+
+def test_an_id_used_again_without_marks_is_another_stream(
+    pre: preprocessing.TritonPythonModel, post: postprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    """As NVIDIA's end_to_end_test.py does; the first answer was cut within a character."""
+    (face,) = tokenizer.encode_batch(["🙂"], False)
+    pre.execute([query("Hello", request_id="again")])
+    assert text_of(post, face[:1], 1, "again") == ""
+    pre.execute([query("Hello", request_id="again")])
+    assert [text_of(post, [token_id], 1, "again") for token_id in face][-1] == "🙂"
+    pre.execute([query("Hello", request_id="another")])
+    assert text_of(post, tokenizer.encode_batch(["Yes"], False)[0], 1, "again") == "Yes"
+
+
+def test_every_postprocessing_of_a_server_hears_of_a_request_and_one_that_is_gone_is_passed_over() -> None:
+    teller, first, second = StartTeller(), StartListener(), StartListener()
+    teller.begun("r")
+    assert (first.times_begun("r"), second.times_begun("r")) == (1, 1)
+    first.close()
+    teller.begun("r")
+    assert (second.times_begun("r"), second.times_begun("s")) == (2, 0)
+    second.close()
+    teller.begun("r")
+    teller.close()
 
 
 def test_prompt_ids_replace_the_text(pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer) -> None:

@@ -18,8 +18,8 @@ from router.tenants.rbac import SYSTEM
 if TYPE_CHECKING:
     from router.core.tenant import Limits
 
-_LIMITS = ("requests/min", "tokens/min", "at once", "budget a month", "weight", "most slots")
-_UNSET = ("none", "none", "none", "none", "1", "100 %")
+_LIMITS = ("requests/min", "tokens/min", "at once", "budget a month", "weight", "most slots", "cached for")
+_UNSET = ("none", "none", "none", "none", "1", "100 %", "-")
 tenants = typer.Typer(
     no_args_is_help=True, help="Organisations that use the models: create, limit, export, delete."
 )
@@ -59,8 +59,9 @@ def limit_cells(limits: Limits) -> tuple[object, ...]:
     if budget and not limits.budget_is_hard:
         budget += " (soft)"
     slots = None if limits.slot_percent is None else f"{limits.slot_percent} %"
+    cached = None if limits.answers_cached_s is None else f"{limits.answers_cached_s} s"
     rates = (limits.requests_per_min, limits.tokens_per_min, limits.concurrent_requests)
-    return *rates, budget, limits.weight, slots
+    return *rates, budget, limits.weight, slots, cached
 
 
 @tenants.command("limit")
@@ -98,6 +99,16 @@ def limit_tenant(
             help="The most of a model's batch slots that it may hold. [default: 100]",
         ),
     ] = None,
+    answers_cached_s: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=30 * 86400,
+            metavar="N",
+            help="How long its answers may be cached, for requests with Cache-Control: max-age. "
+            "[default: not at all]",
+        ),
+    ] = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
@@ -116,6 +127,7 @@ def limit_tenant(
             not soft,
             weight,
             slot_percent,
+            answers_cached_s,
         )
         found = find_tenant(admin, tenant)
         key_id = None if key is None else find_key(admin, key).id

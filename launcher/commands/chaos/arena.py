@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 ENGINE_PROGRAM = "python_backend.engine.process.main"
 ROUTER_PROGRAM = "-m router "
-# The tenant of the load, and the one whose money runs out.
-USUAL, POOR = "acme", "poor"
+# The tenant of the load, the one whose requests have keys, and the one whose money runs out.
+USUAL, KEEPER, POOR = "acme", "keeper", "poor"
 BUDGET = 40_000  # in micro-dollars, at one for each token
 _PRICE = 1_000_000
 _LIBFAKETIME = ("libfaketime.so.1", "libfaketime.so")
@@ -73,6 +74,7 @@ class Arena:
     store_url: str
     config: Path
     second: SecondRouter
+    start_s: float  # what it took to start
     links: list[Link] = field(default_factory=list)  # of clients, one for each router
     triton_links: list[Link] = field(default_factory=list)  # of the second router
     backing: dict[str, Backing] = field(default_factory=dict)
@@ -186,7 +188,9 @@ async def arena(folder: Path, order: Order) -> AsyncIterator[Arena]:
             router["redis_url"] = redis.url
         config = folder / "inflight.toml"
         config.write_text(to_toml({"engine": dict(order.engine), "router": router}))
+        began_s = time.monotonic()
         stack = closing.enter_context(tethered_stack(folder, _command(config, order)))
+        start_s = time.monotonic() - began_s
         found = announced((folder / LOG).read_text())
         run_directory = _run_directory(folder)
         settings: dict[str, Any] = tomllib.loads((run_directory / "router.toml").read_text())
@@ -225,6 +229,7 @@ async def arena(folder: Path, order: Order) -> AsyncIterator[Arena]:
             store_url=store_url,
             config=config,
             second=second,
+            start_s=start_s,
             links=links,
             triton_links=triton_links,
             backing=backing,
@@ -257,8 +262,7 @@ def _backing(needs: frozenset[str], closing: AsyncExitStack) -> tuple[dict[str, 
         except Missing as error:
             missing[name] = str(error)
         else:
-            closing.callback(server.kill)
-            closing.callback(server.go_on)
+            closing.callback(server.stop)
             backing[name] = server
     return backing, missing
 
@@ -268,7 +272,7 @@ def _register(state: Path, store_url: str) -> tuple[dict[str, str], dict[str, st
     keys, tenants = {}, {}
     state.mkdir(parents=True, exist_ok=True)
     with open_administration(state, store_url) as admin:
-        for name in (USUAL, FLOODING, POOR):
+        for name in (USUAL, FLOODING, KEEPER, POOR):
             tenant = admin.create_organisation(SYSTEM, name)
             owner = admin.create_user(SYSTEM, tenant.id, "owner", Role.OWNER)
             _, keys[name] = admin.create_key(SYSTEM, tenant.id, owner.id, "chaos")

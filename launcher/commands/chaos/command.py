@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
-import random
+import signal
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ import typer
 from launcher.commands.options import DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.commands.chaos.arena import Order
     from launcher.commands.chaos.campaign import Load
@@ -25,8 +26,14 @@ if TYPE_CHECKING:
     from loadtest.chaos.plan import Fault
 
 EXIT_VIOLATED, EXIT_USAGE = 1, 2
-# An engine that computes nothing: the faults are the same, and leave the processors to what they break.
-SYNTHETIC = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": "1500"}
+# The engine with steps of 20 ms that compute nothing: the faults are the same, several answers are under way
+# when they strike, and the processors are left to what they break.
+# So few fit into a step that a flood has to wait its turn, instead of taking the processors from all.
+SYNTHETIC = {
+    "inflight_runtime": "paced",
+    "inflight_paced_cost": "20,0,0,0",
+    "inflight_max_batch_size": "16",
+}
 
 
 def chaos(
@@ -45,9 +52,12 @@ def chaos(
     rate: Annotated[float, typer.Option(min=0.1, help="Requests a second for each router.")] = 3.0,
     answer_tokens: Annotated[int, typer.Option(min=1, help="Length of the answers.")] = 60,
     recovery_limit_s: Annotated[
-        float, typer.Option(min=1, help="How long it may take until all is at rest again.")
-    ] = 60.0,
-    report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("chaos.html"),
+        float,
+        typer.Option(min=1, help="How long it may take until all is at rest, beside what a start takes."),
+    ] = 20.0,
+    report: Annotated[
+        Path, typer.Option(help="Where the report goes; its figures are beside it, as .json for the console.")
+    ] = Path("chaos.html"),
     model: Annotated[
         str | None, typer.Option(help=f"As for `inflight up`. [default: {DEFAULTS.model}]")
     ] = None,
@@ -85,7 +95,15 @@ def chaos(
         model, data_dir, SYNTHETIC if synthetic else {}, frozenset(each.of for each in wanted if each.of)
     )
     load = Load(rate, answer_tokens, 5.0, recovery_limit_s)
-    results, skipped = run_chaos(wanted, seed, minutes * 60, order, load, pairs=pairs)
+    so_far: list[EpisodeResult] = []
+
+    def tell(result: EpisodeResult) -> None:
+        """A run that is ended early leaves what it has seen."""
+        _tell(result)
+        so_far.append(result)
+        _write(report, so_far, {})
+
+    results, skipped = run_chaos(wanted, seed, minutes * 60, order, load, pairs=pairs, told=tell)
     _write(report, results, skipped)
     raise typer.Exit(_summary(results, skipped, report))
 
@@ -98,6 +116,7 @@ def run_chaos(
     load: Load,
     most: int | None = None,
     pairs: float = 0.0,
+    told: Callable[[EpisodeResult], None] | None = None,
 ) -> tuple[list[EpisodeResult], dict[str, str]]:
     """What came of the faults, `most` of them at most, and which were left out, with the reason."""
     from launcher.commands.chaos.arena import arena
@@ -107,15 +126,22 @@ def run_chaos(
     skipped: dict[str, str] = {}
 
     async def run(folder: Path) -> list[EpisodeResult]:
+        task = asyncio.current_task()
+        assert task is not None
+        # Whoever is told to end takes all that it has started along.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         async with arena(folder, order) as running:
             possible = [each for each in wanted if each.of not in running.missing]
             skipped.update({each.name: running.missing[each.of] for each in wanted if each not in possible})
-            campaign = Campaign(running, load, random.Random(seed), _tell)
+            campaign = Campaign(running, load, seed, told or _tell)
             plan = itertools.islice(episodes(seed, possible, load.seconds, pairs), most)
             return await campaign.run(plan, time.monotonic() + duration_s)
 
     with tempfile.TemporaryDirectory(prefix="inflight-chaos-") as folder:
-        return asyncio.run(run(Path(folder))), skipped
+        try:
+            return asyncio.run(run(Path(folder))), skipped
+        except asyncio.CancelledError:
+            raise typer.Exit(128 + signal.SIGTERM) from None
 
 
 def _tell(result: EpisodeResult) -> None:
@@ -123,7 +149,8 @@ def _tell(result: EpisodeResult) -> None:
     verdict = f"{len(result.violations)} VIOLATIONS" if result.violations else "ok"
     print(
         f"{result.episode.number:>4} {result.episode.name:<30} {result.victim:<34} {outcomes:<30} "
-        f"at rest after {result.recovered_s - result.over_s:5.1f} s  {verdict}",
+        f"at rest after {result.rest_s:5.1f} s of {result.limit_s:3.0f} s, "
+        f"longest silence {result.longest_silence_s:4.1f} s  {verdict}",
         flush=True,
     )
     for each in result.violations[:10]:
@@ -131,10 +158,15 @@ def _tell(result: EpisodeResult) -> None:
 
 
 def _write(report: Path, results: Sequence[EpisodeResult], skipped: Mapping[str, str]) -> None:
+    from loadtest.chaos.figures import figures
     from loadtest.chaos.page import chaos_page
+    from loadtest.chaos.storage import to_json
 
-    machine = f"{os.cpu_count()} processors, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}"
-    report.write_text(chaos_page(" ".join(["inflight", *sys.argv[1:]]), results, skipped, machine))
+    when, command = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), " ".join(["inflight", *sys.argv[1:]])
+    machine = f"{os.cpu_count()} processors, {when}"
+    report.write_text(chaos_page(command, results, skipped, machine))
+    run = {**to_json(command, results, skipped, machine), **figures(command, when, results, skipped)}
+    report.with_suffix(".json").write_text(json.dumps(run, indent=1))
 
 
 def _summary(results: Sequence[EpisodeResult], skipped: Mapping[str, str], report: Path) -> int:

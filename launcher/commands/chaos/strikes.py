@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from launcher.commands.chaos.arena import Arena
+    from loadtest.chaos.links import Link
     from loadtest.chaos.plan import Strike
 
     Act = Callable[[Arena, Strike], Awaitable[str]]
@@ -53,30 +54,33 @@ def _of_kind(kind: str) -> Act:
     return act
 
 
-async def _drop_clients(arena: Arena, blow: Strike) -> str:
-    number = blow.one_of(len(arena.links))
-    return f"{arena.links[number].drop() // 2} connections to router {number}"
+def _to_router(arena: Arena) -> tuple[str, list[Link]]:
+    return "router", arena.links
 
 
-async def _delay_clients(arena: Arena, blow: Strike) -> str:
-    number = blow.one_of(len(arena.links))
-    arena.links[number].delay_s = _DELAY_S
-    await asyncio.sleep(blow.holds_s)
-    arena.links[number].delay_s = 0.0
-    return f"router {number}"
+def _to_triton(arena: Arena) -> tuple[str, list[Link]]:
+    return "Triton server", arena.triton_links
 
 
-async def _drop_triton(arena: Arena, blow: Strike) -> str:
-    number = blow.one_of(len(arena.triton_links))
-    return f"{arena.triton_links[number].drop() // 2} connections to Triton server {number}"
+def _drop(links_of: Callable[[Arena], tuple[str, list[Link]]]) -> Act:
+    async def act(arena: Arena, blow: Strike) -> str:
+        name, links = links_of(arena)
+        number = blow.one_of(len(links))
+        return f"{links[number].drop() // 2} connections to {name} {number}"
+
+    return act
 
 
-async def _delay_triton(arena: Arena, blow: Strike) -> str:
-    number = blow.one_of(len(arena.triton_links))
-    arena.triton_links[number].delay_s = _DELAY_S
-    await asyncio.sleep(blow.holds_s)
-    arena.triton_links[number].delay_s = 0.0
-    return f"Triton server {number}"
+def _delay(links_of: Callable[[Arena], tuple[str, list[Link]]]) -> Act:
+    async def act(arena: Arena, blow: Strike) -> str:
+        name, links = links_of(arena)
+        number = blow.one_of(len(links))
+        links[number].delay_s = _DELAY_S
+        await asyncio.sleep(blow.holds_s)
+        links[number].delay_s = 0.0
+        return f"{name} {number}"
+
+    return act
 
 
 async def _fill_disk(arena: Arena, blow: Strike) -> str:
@@ -137,10 +141,10 @@ ACTS: dict[str, Act] = {
     **{f"{verb}-{kind}": _of_kind(kind) for verb in ("kill", "freeze") for kind in ("engine", "router")},
     **{f"kill-{name}": _kill_backing(name) for name in ("postgres", "redis")},
     **{f"freeze-{name}": _freeze_backing(name) for name in ("postgres", "redis")},
-    "drop-clients": _drop_clients,
-    "delay-clients": _delay_clients,
-    "drop-triton": _drop_triton,
-    "delay-triton": _delay_triton,
+    "drop-clients": _drop(_to_router),
+    "delay-clients": _delay(_to_router),
+    "drop-triton": _drop(_to_triton),
+    "delay-triton": _delay(_to_triton),
     "full-disk": _fill_disk,
     "skew-clock": _skew_clock,
     "broken-release": _break_release,

@@ -114,6 +114,14 @@ def router(
         ),
     ] = None,
     drain_timeout_s: DrainTimeout = None,
+    plain_tritons: Annotated[
+        bool,
+        typer.Option(
+            "--plain-tritons",
+            help="For an upgrade from 0.7.0: its Tritons, which have no certificates, are asked without "
+            "encryption, as its routers do.",
+        ),
+    ] = False,
     config: Config = None,
 ) -> None:
     """Start a router in front of Triton servers that run elsewhere.
@@ -132,4 +140,5 @@ def router(
     )
     keys = tuple(FirstKey(name, file, *what) for name, file, *what in given if file is not None)
     flags = {"host": host, "port": port, "grpc_port": grpc_port, "drain_timeout_s": drain_timeout_s}
-    raise typer.Exit(run_router(flags, config, state_dir, RouterOptions(tuple(triton), secret_file, keys)))
+    options = RouterOptions(tuple(triton), secret_file, keys, plain_tritons)
+    raise typer.Exit(run_router(flags, config, state_dir, options))

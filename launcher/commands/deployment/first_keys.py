@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from launcher.secret_files import read_secret
 from launcher.settings import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -39,16 +40,28 @@ class FirstKey:
 
 def ensure_keys(keys: Sequence[FirstKey], state_dir: Path, router: Mapping[str, Any]) -> list[str]:
     """Which of them were not known to the store, and are now."""
-    from router.tenants.tenancy import StoreUnusable, open_administration
-
     if not keys:
         return []
     texts = [(key, key_text(key)) for key in keys]
+    with _administration(state_dir, router) as admin:
+        return [key.name for key, text in texts if ensure(admin, key, text)]
+
+
+def ensure_store(state_dir: Path, router: Mapping[str, Any]) -> None:
+    """That it can be used, and has the tables of this version."""
+    with _administration(state_dir, router):
+        pass
+
+
+@contextmanager
+def _administration(state_dir: Path, router: Mapping[str, Any]) -> Iterator[Administration]:
+    from router.tenants.tenancy import StoreUnusable, open_administration
+
     try:
         with open_administration(
             state_dir, router.get("store_url", ""), router.get("pepper_file", "")
         ) as admin:
-            return [key.name for key, text in texts if ensure(admin, key, text)]
+            yield admin
     except (StoreUnusable, ValueError) as error:
         raise SettingsError(f"[router] {error}") from error
 

@@ -1,6 +1,7 @@
 """What `inflight router` must know of the models that `inflight triton` serves: a file that both can reach.
 
-Both run as the same user. It is replaced as a whole: whoever reads it finds the former or the new one.
+Both run as the same user. It is replaced as a whole: whoever reads it finds the former or the new one. Where
+they share nothing but the store it is there, with the files that a router reads of those models.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.settings import SettingsError
 from launcher.stack.router_process import Served
+from router.core.manifest import FileMark
 from router.store.private_directory import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FACTS_FILE = "deployment.json"
 FORMAT = 1
@@ -26,18 +29,24 @@ def facts_path(state_dir: Path) -> Path:
     return state_dir / FACTS_FILE
 
 
-def write_facts(state_dir: Path, served: Served) -> Path:
-    make_private(state_dir)
+def document_of(served: Served, files: Sequence[FileMark] = ()) -> str:
     document = {
         "format": FORMAT,
         "models": list(served.models),
         "embedders": list(served.embedders),
         "ports": list(served.ports),
     }
+    if files:
+        document["files"] = [asdict(mark) for mark in files]
+    return json.dumps(document, indent=2)
+
+
+def write_facts(state_dir: Path, served: Served) -> Path:
+    make_private(state_dir)
     descriptor, name = tempfile.mkstemp(dir=state_dir, prefix=f".{FACTS_FILE}-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=2)
+            file.write(document_of(served))
             file.flush()
             os.fsync(descriptor)
         Path(name).replace(facts_path(state_dir))
@@ -51,19 +60,26 @@ def read_facts(state_dir: Path) -> Served | None:
     """None where nobody has written it yet."""
     path = facts_path(state_dir)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_facts(text, str(path))[0]
+
+
+def parse_facts(text: str, where: str) -> tuple[Served, tuple[FileMark, ...]]:
+    try:
+        document = json.loads(text)
     except ValueError as error:
-        raise SettingsError(f"{path} is not what `inflight triton` writes: {error}") from error
+        raise SettingsError(f"{where} is not what `inflight triton` writes: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise SettingsError(f"{path} is of another version of inflight: restart `inflight triton`")
+        raise SettingsError(f"{where} is of another version of inflight: restart `inflight triton`")
     ports = document.get("ports", [])
     if not isinstance(ports, list) or not all(type(port) is int for port in ports):
         raise SettingsError(f"{FACTS_FILE}: ports is not a list of numbers")
-    return Served(_tables(document, "models"), _tables(document, "embedders"), tuple(ports))
+    served = Served(_tables(document, "models"), _tables(document, "embedders"), tuple(ports))
+    return served, tuple(FileMark(**each) for each in document.get("files", ()))
 
 
 def _tables(document: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:

@@ -6,17 +6,20 @@ import os
 import re
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.commands.deployment.echoed_process import EchoedProcess
-from launcher.commands.deployment.first_keys import FirstKey, ensure_keys
-from launcher.commands.deployment.model_facts import facts_path, read_facts
+from launcher.commands.deployment.first_keys import FirstKey, ensure_keys, ensure_store
+from launcher.commands.deployment.following import AWAY, Follower
+from launcher.commands.deployment.model_facts import facts_path, parse_facts, read_facts
 from launcher.commands.deployment.shared_state import deployment_settings, triton_secret
 from launcher.console import StackConsole
+from launcher.packaging.releases.delivery import Delivery, Undeliverable
 from launcher.secret_files import with_secrets
-from launcher.settings import SettingsError, state_dir
+from launcher.settings import SettingsError, keeps_files, state_dir
 from launcher.stack.ports import HIGHEST_PORT, claim_port
 from launcher.stack.router_process import LOOPBACK, RouterProcess, check_router_settings, longest_stop_s
 from launcher.stack.services import ServiceGroup
@@ -26,6 +29,7 @@ from launcher.stack.supervisor import Service
 from launcher.stack.triton_certificates import Authority
 from launcher.stack.triton_door import tls_settings
 from launcher.stack.up import exit_status
+from router.store.release_files import find_deployment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +49,7 @@ class RouterOptions:
     tritons: tuple[str, ...]
     secret_file: Path | None = None
     keys: tuple[FirstKey, ...] = field(default=())
+    plain_tritons: bool = False
 
     def check(self) -> None:
         for url in self.tritons:
@@ -97,6 +102,8 @@ class RouterDeployment:
         self._served: Served | None = None
         self._look_again_at_s = 0.0
         self._told = ""
+        self._document = ""  # what the store said last
+        self._follower = self._open_follower()
 
     def run(self) -> int:
         # Where nobody else looks: the router's settings hold secrets.
@@ -108,14 +115,43 @@ class RouterDeployment:
         with self._signals.interrupting():
             self._make_keys()
             router = self._router(directory / "router.toml")
-            self._served = read_facts(self._state_dir) or self._wait_for_facts(router)
+            self._served = self._read_facts() or self._wait_for_facts(router)
             self._write(router, self._served)
+        with self._follower.running() if self._follower else nullcontext():
+            return self._watch(router, directory)
+
+    def _watch(self, router: RouterProcess, directory: Path) -> int:
         service = self._service(router, directory)
         self._group.come_up([service], "Starting the router")
         self._console.say(f"The router listens at {router.url}.", style="bold green")
         self._console.say(f"  Triton   {', '.join(self._options.tritons)}")
         self._group.watch(lambda: self._follow(router, service))
         return 0
+
+    def _open_follower(self) -> Follower | None:
+        """Where hosts share only the store; its schema is brought up to date, for Triton waits for that."""
+        if not keeps_files(self._settings):
+            return None
+        ensure_store(self._state_dir, self._router_settings)
+        return Follower(self._settings, self._console, Delivery.bring_texts)
+
+    def _read_facts(self) -> Served | None:
+        if self._follower is None:
+            return read_facts(self._state_dir)
+        delivery = self._follower.delivery
+        try:
+            with delivery.store.read() as connection:
+                found = find_deployment(connection)
+            if found is None or found == self._document:
+                return self._served
+            told, files = parse_facts(found, "what the store says is served")
+            delivery.make(files)
+            self._document = found
+        except AWAY:
+            return self._served  # the router goes on with what it has
+        except Undeliverable as error:
+            raise SettingsError(str(error)) from error
+        return told
 
     def _make_keys(self) -> None:
         for name in ensure_keys(self._options.keys, self._state_dir, self._router_settings):
@@ -136,15 +172,18 @@ class RouterDeployment:
     def _wait_for_facts(self, router: RouterProcess) -> Served:
         """What the router would refuse is refused now, and not after minutes."""
         check_router_settings(router.host, self._state_dir, self._router_settings, router.settings_path)
-        self._console.say(f"Waiting for `inflight triton` to write {facts_path(self._state_dir)} ...")
-        while (served := read_facts(self._state_dir)) is None:
+        where = "to the store" if self._follower else str(facts_path(self._state_dir))
+        self._console.say(f"Waiting for `inflight triton` to write {where} ...")
+        while (served := self._read_facts()) is None:
             time.sleep(POLL_S)
         return served
 
     def _write(self, router: RouterProcess, served: Served) -> None:
-        authority = Authority(triton_secret(self._options.secret_file, self._settings))
-        client = authority.write_for_client(router.settings_path.parent / "tls")
-        tritons = [tls_settings(url, client) for url in all_servers(self._options.tritons, served.ports)]
+        secret = triton_secret(self._options.secret_file, self._settings)
+        client = Authority(secret).write_for_client(router.settings_path.parent / "tls")
+        more = {"secret": secret, "plain_too": True} if self._options.plain_tritons else {}
+        urls = all_servers(self._options.tritons, served.ports)
+        tritons = [{**tls_settings(url, client), **more} for url in urls]
         router.write_settings_for(
             tritons, served, self._settings.stack.drain_timeout_s, self._router_settings
         )
@@ -174,7 +213,7 @@ class RouterDeployment:
             return
         self._look_again_at_s = time.monotonic() + LOOK_AGAIN_S
         try:
-            served = read_facts(self._state_dir)
+            served = self._read_facts()
         except SettingsError as error:
             if str(error) != self._told:  # once, and not every two seconds
                 self._told = str(error)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.commands.deployment.echoed_process import EchoedProcess
-from launcher.commands.deployment.model_facts import write_facts
+from launcher.commands.deployment.following import Follower
+from launcher.commands.deployment.model_facts import document_of, write_facts
 from launcher.commands.deployment.shared_state import deployment_settings, triton_secret
 from launcher.console import StackConsole
+from launcher.packaging.releases.delivery import Delivery, publish, texts_beside
 from launcher.packaging.triton_runtime import build_runtime, installed_runtime
 from launcher.paths import PROJECT_ROOT
-from launcher.settings import MOST_TRITON_SERVERS, SettingsError, refusal, state_dir
-from launcher.stack.gpus import gpus_of_one, visible_gpus
+from launcher.placement import gpus_of_one, servers_for_all
+from launcher.settings import MOST_TRITON_SERVERS, SettingsError, keeps_files, refusal, state_dir
+from launcher.stack.gpus import visible_gpus
 from launcher.stack.ports import HIGHEST_PORT, claim_port
 from launcher.stack.preparation import Preparation
 from launcher.stack.processes import STACK_ID_VARIABLE
@@ -28,13 +32,16 @@ from launcher.stack.triton_server import TritonServer
 from launcher.stack.triton_services import TritonServices
 from launcher.stack.up import exit_status
 from router.core.address import is_loopback
+from router.store.release_files import put_deployment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     from launcher.packaging.triton_runtime import TritonRuntime
     from launcher.settings import Settings
     from launcher.stack.preparation import Prepared
+    from launcher.stack.router_process import Served
     from launcher.stack.runs import Run
 
 DEVICES = Path("/dev")
@@ -54,11 +61,15 @@ class TritonOptions:
     secret_file: Path | None = None
     home: Path | None = None
     engine_dir: Path | None = None
-    servers: str = "1"  # how many, or `all`: one for each GPU
+    servers: str = "1"  # how many, or `all`: as many as have GPUs of their own
 
-    @property
-    def count(self) -> int:
-        return max(1, len(visible_gpus(os.environ, DEVICES))) if self.servers == "all" else int(self.servers)
+    def count(self, engine: Mapping[str, str]) -> int:
+        """With these parameters; where they name GPUs, one server has those."""
+        if self.servers != "all":
+            return int(self.servers)
+        if engine.get("gpu_device_ids"):
+            return 1
+        return servers_for_all(len(visible_gpus(os.environ, DEVICES)), gpus_of_one(engine))
 
     def ports(self, number: int) -> tuple[int, int]:
         """Of the server with that number, from 0: each has its own ten."""
@@ -129,7 +140,11 @@ class TritonDeployment:
     def _serve(self, run: Run) -> int:
         began_s = time.monotonic()
         with self._signals.interrupting():
-            prepared, tritons = self._prepare(run)
+            prepared, tritons, told = self._prepare(run)
+        with self._sharing(prepared, told):
+            return self._load(run, prepared, tritons, began_s)
+
+    def _load(self, run: Run, prepared: Prepared, tritons: list[TritonServer], began_s: float) -> int:
         environment = {**os.environ, STACK_ID_VARIABLE: run.stack_id}
         spreads = prepared.is_on_gpu and not self._settings.engine.get("gpu_device_ids")
         weights_bytes = prepared.text.fingerprint.weights_bytes
@@ -145,11 +160,30 @@ class TritonDeployment:
         self._group.watch()
         return 0
 
-    def _prepare(self, run: Run) -> tuple[Prepared, list[TritonServer]]:
+    def _sharing(self, prepared: Prepared, told: Served) -> AbstractContextManager[None]:
+        """Where hosts share only the store: what is served goes there, and releases come from there."""
+        if not keeps_files(self._settings):
+            return nullcontext()
+
+        def announce(delivery: Delivery) -> None:
+            built_in = [each for each in (prepared.text, prepared.embeddings) if each is not None]
+            marks = [
+                mark
+                for each in built_in
+                for mark in texts_beside(each.checkpoint.directory, (), delivery.progress)
+            ]
+            publish(delivery.store, {mark: Path(mark.path) for mark in marks}, delivery.progress)
+            with delivery.store.begin() as connection:
+                put_deployment(delivery.store, connection, document_of(told, marks))
+            self._console.say("Routers learn from the store what is served.")
+
+        return Follower(self._settings, self._console, Delivery.bring, announce).running()
+
+    def _prepare(self, run: Run) -> tuple[Prepared, list[TritonServer], Served]:
         options, taken = self._options, set[int]()
         secret = triton_secret(options.secret_file, self._settings)
         ports = []
-        for number in range(options.count):
+        for number in range(options.count(self._settings.engine)):
             grpc_port, metrics_port = options.ports(number)
             grpc_port = claim_port(options.host, grpc_port, "--grpc-port", taken)
             ports.append((grpc_port, claim_port(options.host, metrics_port, "--metrics-port", taken)))
@@ -162,7 +196,7 @@ class TritonDeployment:
         told = replace(served(prepared.text, prepared.embeddings), ports=together)
         facts = write_facts(state_dir(self._settings), told)
         self._console.say(f"Routers learn from {facts} what is served.")
-        return prepared, [
+        servers = [
             TritonServer(
                 runtime,
                 prepared.repositories,
@@ -175,6 +209,7 @@ class TritonDeployment:
             )
             for number, (grpc_port, metrics_port) in enumerate(ports)
         ]
+        return prepared, servers, told
 
     def _runtime(self, into: Path) -> TritonRuntime:
         if self._options.home is None:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from simulator.planning.proof import Proof
-    from simulator.planning.search import Plan
-    from simulator.planning.whatifs import Row
+    from simulator.planning.report import Planned
 
 SYNTHETIC = "synthetic"
 
@@ -32,7 +30,13 @@ def plan(
         float,
         typer.Option(min=0.0, max=1.0, metavar="N", help="The part of the peak that is left at night."),
     ] = 1.0,
-    model: Annotated[str, typer.Option(metavar="NAME", help="A model with profiles.")] = "llama-8b",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=RATE[:FILE]]",
+            help="A model with profiles; several with their peaks and traces. [default: llama-8b]",
+        ),
+    ] = None,
     slo: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,14 +90,25 @@ def plan(
     from launcher.commands.plan import options
     from loadtest.traces import TraceError
     from simulator.planning.profiles import best_of, known_profiles
+    from simulator.planning.proof import prove
     from simulator.planning.search import NoFleet, find
     from simulator.planning.whatifs import answers
 
     try:
         known = known_profiles() + ([] if profiles is None else known_profiles(profiles))
-        wish = options.wish(
+        wishes = options.wishes(
             options.Asked(
-                trace, rate, night, model, slo or [], tiers, price or [], precision, zones, survives, seed
+                trace,
+                rate,
+                night,
+                model or [],
+                slo or [],
+                tiers,
+                price or [],
+                precision,
+                zones,
+                survives,
+                seed,
             ),
             known,
         )
@@ -102,37 +117,42 @@ def plan(
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     try:
-        found = find(wish, best_of(known), processes)
+        found = [find(wish, best_of(known), processes) for wish in wishes]
     except NoFleet as error:
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    rows = [row for each in asked for row in answers(found, each)]
-    _show(found, None if without_play else _play(found, processes), rows, html, as_json)
+    if not without_play:
+        print("inflight: playing the plan; the first time the simulator is compiled", file=sys.stderr)
+    planned: list[Planned] = [
+        (
+            each,
+            None if without_play else prove(each, processes),
+            [row for name in asked for row in answers(each, name)],
+        )
+        for each in found
+    ]
+    _show(planned, html, as_json)
 
 
-def _play(plan: Plan, processes: int) -> Proof:
-    from simulator.planning.proof import prove
-
-    print("inflight: playing the plan; the first time the simulator is compiled", file=sys.stderr)
-    return prove(plan, processes)
-
-
-def _show(plan: Plan, proof: Proof | None, rows: list[Row], html: Path | None, as_json: bool) -> None:
+def _show(planned: list[Planned], html: Path | None, as_json: bool) -> None:
     from rich.console import Console
 
     from simulator.planning import report
 
     if as_json:
-        print(json.dumps(report.to_json(plan, proof, rows), indent=2))
+        print(json.dumps(report.to_json(planned), indent=2))
     else:
         console = Console(highlight=False)
         console.width = max(console.width, 110)
-        console.print(report.summary(plan), markup=False)
-        if proof is not None:
-            console.print(report.proof_line(proof), markup=False)
-        console.print(report.tables(plan, rows))
-        for each in report.origins(plan):
+        for plan, proof, rows in planned:
+            console.print(report.summary(plan), markup=False)
+            if proof is not None:
+                console.print(report.proof_line(proof), markup=False)
+            console.print(report.tables(plan, rows))
+        if len(planned) > 1:
+            console.print(report.together(planned))
+        for each in [line for plan, _, _ in planned for line in report.origins(plan)]:
             console.print(each, markup=False, style="dim")
     if html is not None:
-        html.write_text(report.html([(plan, proof, rows)]))
+        html.write_text(report.html(planned))
         print(f"written: {html}", file=sys.stderr)

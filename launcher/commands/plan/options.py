@@ -14,7 +14,7 @@ from simulator.planning.profiles import PRECISION_BYTES, Profile
 from simulator.planning.whatifs import WhatIf
 from simulator.planning.wish import EXAMPLE_PRICES, Survives, Traffic, Wish, day
 
-_SYNTHETIC_S = 600.0
+_MODEL, _SYNTHETIC_S = "llama-8b", 600.0
 _OBJECTIVES = ("interactive=ttft:1s,itl:50ms", "standard=ttft:3s,itl:100ms", "batch=ttft:30s")
 
 
@@ -23,7 +23,7 @@ class Asked:
     trace: str
     rate: float | None
     night: float
-    model: str
+    models: Sequence[str]  # NAME[=RATE[:FILE]]
     slo: Sequence[str]
     tiers: str
     prices: Sequence[str]
@@ -33,16 +33,28 @@ class Asked:
     seed: int
 
 
-def wish(asked: Asked, known: Sequence[Profile]) -> Wish:
+def wishes(asked: Asked, known: Sequence[Profile]) -> list[Wish]:
+    """One for each model: with its own peak and trace, or those that hold for all."""
+    texts = asked.models or [_MODEL]
+    names = [text.partition("=")[0] for text in texts]
     models = sorted({each.model for each in known})
-    if asked.model not in models:
-        raise Mistake(f"--model {asked.model}: no profile; there are {', '.join(models)}")
-    trace = _trace(asked)
+    for name in names:
+        if name not in models:
+            raise Mistake(f"--model {name}: no profile; there are {', '.join(models)}")
+        if names.count(name) > 1:
+            raise Mistake(f"--model {name}: it is given twice")
+    return [_wish(name, text, asked, known) for name, text in zip(names, texts, strict=True)]
+
+
+def _wish(name: str, text: str, asked: Asked, known: Sequence[Profile]) -> Wish:
+    rate, _, file = text.partition("=")[2].partition(":")
+    peak = numbers(f"--model {name}", rate)[0] if rate else asked.rate
+    trace = _trace(file or asked.trace, asked)
     own = len(trace.requests) / max(trace.duration_s, 1e-9)
     hours = (1.0,) if asked.night == 1.0 else day(asked.night)
     return Wish(
-        asked.model,
-        Traffic(trace, asked.rate or own, hours),
+        name,
+        Traffic(trace, peak or own, hours),
         objectives(asked.slo or _OBJECTIVES),
         _prices(asked.prices, known),
         _precisions(asked.precision),
@@ -52,12 +64,8 @@ def wish(asked: Asked, known: Sequence[Profile]) -> Wish:
     )
 
 
-def _trace(asked: Asked) -> Trace:
-    trace = (
-        synthetic_trace(asked.seed, _SYNTHETIC_S)
-        if asked.trace == "synthetic"
-        else read_trace(Path(asked.trace))
-    )
+def _trace(file: str, asked: Asked) -> Trace:
+    trace = synthetic_trace(asked.seed, _SYNTHETIC_S) if file == "synthetic" else read_trace(Path(file))
     trace = trace.with_tiers(tiers_by_chance(tier_shares(asked.tiers), asked.seed))
     try:
         for name in {each.tier for each in trace.requests}:

@@ -7,18 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.commands.deployment.model_facts import parse_facts
 from launcher.packaging.engine_task import PREPARE
 from launcher.packaging.models.checkpoint import exclusive
 from launcher.packaging.releases.builder import ReleaseBuilder
+from launcher.packaging.releases.delivery import publish, published_files, texts_beside
 from launcher.packaging.releases.files import moved_in, work_dir
-from launcher.packaging.releases.sources import kind_at
+from launcher.packaging.releases.sources import is_adapter, kind_at
 from launcher.packaging.remote.address import is_address
 from launcher.packaging.remote.copies import fetch_model
 from launcher.paths import PROJECT_ROOT
+from launcher.settings import keeps_files
 from router.control.releases.commands import refuse_other_kind, refuse_used_number
-from router.control.releases.records import list_releases
+from router.control.releases.records import find_release, find_split, list_releases
 from router.control.releases.writes import next_version
-from router.core.manifest import Kind, Manifest, entry_name
+from router.core.manifest import Kind, Manifest, entry_name, parent_of
+from router.store.release_files import drop_others, find_beside, find_deployment, put_beside
 from router.tenants.audited import AlreadyThere
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from launcher.packaging.releases.builder import ReleaseRequest
     from launcher.stack.stop_signals import StopSignals
     from router.control.releases.records import Release
+    from router.core.manifest import FileMark
 
 
 def add_release(
@@ -45,6 +50,7 @@ def add_release(
     kind = kind_at(order.path)
     if order.from_version is not None and kind is not Kind.TENSORS:
         raise ValueError("--from-version is for a directory with a Triton model's config.pbtxt")
+    order = replace(order, base=base_of(installation, order))
     directories = installation.release_directories
     maker = ReleaseBuilder(order, installation.settings, console, project_root, prepare_command or PREPARE)
     with signals.handled(), ExitStack() as stack:
@@ -56,7 +62,53 @@ def add_release(
             work = stack.enter_context(work_dir(directories))
             manifest = maker.make(kind, version, work)
         with moved_in(work, directories, manifest):
+            if keeps_files(installation.settings):
+                share(installation, manifest, console)
             return installation.releases.add(manifest, order.notes)
+
+
+def base_of(installation: Installation, order: ReleaseRequest) -> Manifest | None:
+    """The release that an adapter is made for: what its base is served by now; None for anything else."""
+    model = parent_of(order.model)
+    if not is_adapter(order.path):
+        if model is not None:
+            raise ValueError(
+                f"{order.model!r} is the name of an adapter, and {order.path} has no adapter_config.json"
+            )
+        return None
+    if model is None:
+        raise ValueError(f"{order.path} is a LoRA adapter: its name is its base's and its own, BASE:NAME")
+    with installation.releases.look() as connection:
+        split = find_split(connection, model)
+        if split is None:
+            raise ValueError(f"{model} is not served: an adapter is added to a model that is")
+        base = find_release(connection, model, split.stable).manifest
+    if base.kind is not Kind.TEXT or base.base:
+        raise ValueError(f"{base.name} generates no text by an engine of its own: it takes no adapters")
+    return base
+
+
+def share(installation: Installation, manifest: Manifest, console: StackConsole) -> None:
+    """Into the store, before the release can be seen in it: what is not there whole is seen by nobody."""
+    store, repository = installation.store, installation.release_directories.repository
+    beside: list[FileMark] = []
+    if manifest.checkpoint_dir:
+        beside = texts_beside(Path(manifest.checkpoint_dir), manifest.files, console)
+    files = {**published_files(manifest, repository), **{mark: Path(mark.path) for mark in beside}}
+    publish(store, files, console)
+    with store.begin() as connection:
+        put_beside(store, connection, manifest.name, beside)
+
+
+def unshare(installation: Installation) -> None:
+    """What no release has any more, and nothing that is served, leaves the store."""
+    with installation.store.begin() as connection:
+        found = find_deployment(connection)
+        kept = {mark.sha256 for mark in (parse_facts(found, "the store")[1] if found else ())}
+        for release in list_releases(connection):
+            marks = [*release.manifest.files, *find_beside(connection, release.manifest.name)]
+            kept |= {mark.sha256 for mark in marks}
+        drop_others(connection, kept)
 
 
 def free_version(installation: Installation, order: ReleaseRequest, kind: Kind) -> int:
@@ -64,7 +116,9 @@ def free_version(installation: Installation, order: ReleaseRequest, kind: Kind) 
     with installation.releases.look() as connection:
         there = list_releases(connection, order.model)
         number = order.version or next_version(connection, order.model)
-        refuse_other_kind(connection, Manifest(order.model, number, kind, (entry_name(order.model, number),)))
+        base = "" if order.base is None else order.base.name
+        planned = Manifest(order.model, number, kind, (entry_name(order.model, number),), base=base)
+        refuse_other_kind(connection, planned)
         if order.version in [each.version for each in there]:
             raise AlreadyThere(f"{order.model}@{order.version} is there already, and releases never change")
         refuse_used_number(connection, order.model, number)

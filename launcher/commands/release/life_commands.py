@@ -34,7 +34,7 @@ def load(
             if find_release(connection, model, version).state is State.GONE:
                 raise ValueError(f"{release} is gone: the stack that had it built in now serves another")
         change = ours.releases.load(model, version)
-        _follow(ours, model, version, change, no_wait)
+        follow(ours, model, version, change, no_wait)
 
 
 def unload(
@@ -54,10 +54,10 @@ def unload(
     with open_installation(data_dir, config) as ours:
         model, version = release_named(release)
         ours.releases.unload(model, version, withdraw=withdraw)
-        _follow(ours, model, version, None, no_wait)
+        follow(ours, model, version, None, no_wait)
 
 
-def _follow(ours: Installation, model: str, version: int, load_change: int | None, no_wait: bool) -> None:
+def follow(ours: Installation, model: str, version: int, load_change: int | None, no_wait: bool) -> None:
     """Until it is loaded by the change of this number or, without one, unloaded."""
     from rich.console import Console
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from launcher.commands.option_values import WEEK_S, duration_s, one_of
-from router.control.releases.json_answers import fault_of_schema
 from router.control.releases.plan import (
     MOST_MIRRORED_PER_S,
     MOST_REPLAYED_PER_S,
@@ -18,6 +17,7 @@ from router.control.releases.plan import (
     Tolerance,
 )
 from router.control.releases.records import GOLDEN_CHECKS, MOST_GOLDEN_TOKENS, GoldenPrompt
+from router.core.json_answers import fault_of_schema
 from router.core.manifest import read_version
 from router.routing.split import Shadow
 

@@ -25,9 +25,9 @@ def add(
         str,
         typer.Argument(
             show_default=False,
-            help="A known model, a Hugging Face checkpoint directory, a .gguf file, a directory of a "
-            "sentence-transformers model (BERT), or one of any Triton model, with its config.pbtxt; or the "
-            "address of one: hf://, s3://, gs://, oci://, https:// or file://.",
+            help="A known model, a Hugging Face checkpoint directory, a .gguf file, a directory of a LoRA "
+            "adapter or of a sentence-transformers model (BERT), or one of any Triton model, with its "
+            "config.pbtxt; or the address of one: hf://, s3://, gs://, oci://, https:// or file://.",
         ),
     ],
     version: Annotated[
@@ -101,6 +101,7 @@ def _facts(release: Release, short: bool) -> list[tuple[str, str]]:
     files = f"{size(sum(each.bytes for each in manifest.files))} in {len(manifest.files)} files"
     facts = [
         ("kind", manifest.kind.value + (", built in" if manifest.is_built_in else "")),
+        ("adapter of", manifest.base),
         ("source", manifest.source),
         ("weights", manifest.weights_sha256[:cut]),
         ("tokenizer", manifest.tokenizer_sha256[:cut]),
@@ -126,7 +127,7 @@ def list_all(
         with ours.releases.look() as connection:
             found = list_releases(connection, None if model is None else model_named(model))
     if as_json:
-        show_json([_as_json(each) for each in found])
+        show_json([release_json(each) for each in found])
         return
     if not found:
         print(f"There are no releases{'' if model is None else f' of {model}'} yet (`inflight release add`).")
@@ -136,7 +137,7 @@ def list_all(
     output_console().print(release_list(found, time.time()))
 
 
-def _as_json(release: Release) -> dict[str, Any]:
+def release_json(release: Release) -> dict[str, Any]:
     return {**asdict(release), "release": release.manifest.name}
 
 
@@ -150,7 +151,7 @@ def show_one(
         with ours.releases.look() as connection:
             found = find_release(connection, *release_named(release))
     if as_json:
-        show_json(_as_json(found))
+        show_json(release_json(found))
         return
     why = f": {found.reason}" if found.reason else ""
     profile = ", ".join(f"{name} {value:.4g}" for name, value in sorted((found.profile or {}).items()))
@@ -191,9 +192,11 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
 def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
     """Remove a release that is not loaded, with its Triton models; its checkpoint stays."""
     with open_installation(data_dir, config) as ours:
+        from launcher.commands.release.addition import unshare
         from launcher.console import StackConsole
         from launcher.packaging.models.checkpoint import exclusive
         from launcher.packaging.releases.files import take_out
+        from launcher.settings import keeps_files
 
         model, version = release_named(release)
         directories = ours.release_directories
@@ -201,6 +204,8 @@ def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None
         with exclusive(directories.lock, StackConsole()):  # nobody adds one meanwhile
             found = ours.releases.forget(model, version)
             take_out(directories, found.manifest)
+            if keeps_files(ours.settings):
+                unshare(ours)
     print(f"{found.manifest.name} is removed.")
-    if found.manifest.checkpoint_dir:
+    if found.manifest.checkpoint_dir and not found.manifest.base:
         print(f"Its checkpoint stays: {found.manifest.checkpoint_dir}")

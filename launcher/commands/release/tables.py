@@ -10,7 +10,7 @@ from rich.text import Text
 
 from launcher.commands.output import moment
 from launcher.commands.release.control import NO_ROUTER
-from router.control.releases.canary_checks import Shown
+from router.control.releases.gates import Shown
 from router.control.releases.states import State
 from router.core.lasting import lasting
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.installation import open_installation, store_as_it_is
+from launcher.commands.installation import store_as_it_is
 from launcher.commands.options import Config, DataDir
 
 
@@ -25,8 +25,8 @@ def backup(
     """
     from router.store.backup import back_up
 
-    with open_installation(data_dir, config) as ours:
-        made = back_up(ours.store, file)
+    with store_as_it_is(data_dir, config) as (store, _):
+        made = back_up(store, file)
     print(f"{file}: {made.rows:,} rows, schema {made.schema}, {file.stat().st_size:,} bytes")
 
 

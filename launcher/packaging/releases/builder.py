@@ -16,6 +16,7 @@ from launcher.packaging.models.fingerprint import combined
 from launcher.packaging.releases.checks import check_triton_model, newest_version
 from launcher.packaging.releases.file_marks import mark_files
 from launcher.packaging.releases.files import (
+    copy_adapter,
     files_in,
     with_parameters,
     write_one,
@@ -26,9 +27,11 @@ from launcher.packaging.releases.sources import find_checkpoint
 from launcher.packaging.repository import CONFIG, EMBEDDINGS, ENGINE, read_config, read_parameters
 from launcher.packaging.triton_runtime import triton_backends
 from launcher.settings import (
+    ADAPTERS_DIR,
     ENGINE_KEYS_OF_OURS,
     PACKED_CACHE,
     RUNTIMES_DIR,
+    adapters_dir,
     packed_cache_dir,
     runtimes_dir,
 )
@@ -53,6 +56,7 @@ class ReleaseRequest:
     """What the user asked for; `given` are parameters from the command line.
 
     A `path` that was an address is where it has been fetched to, and `source` the address of those bytes.
+    `base` is the release that an adapter is made for.
     """
 
     model: str
@@ -62,6 +66,7 @@ class ReleaseRequest:
     from_version: int | None = None
     notes: str = ""
     source: str = ""
+    base: Manifest | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ class ReleaseBuilder:
             Kind.EMBEDDINGS: self._embeddings,
             Kind.TENSORS: self._tensors,
         }[kind]
+        if self.order.base is not None:
+            return replace(self._adapter(self.order.base, version, work), source=self.order.source)
         manifest = replace(made(version, work), source=self.order.source)
         if kind is Kind.TENSORS:
             return manifest
@@ -97,6 +104,7 @@ class ReleaseBuilder:
                 Path(chosen.pop(PACKED_CACHE, packed_cache_dir(settings))).expanduser().absolute()
             ),
             RUNTIMES_DIR: str(Path(chosen.pop(RUNTIMES_DIR, runtimes_dir(settings))).expanduser().absolute()),
+            ADAPTERS_DIR: adapters_dir(settings),
         }
         manifest = self._of_checkpoint(source, version)
         chosen = self._prepared(chosen, paths)
@@ -129,6 +137,29 @@ class ReleaseBuilder:
         folder = self.project_root / "model_repository" / EMBEDDINGS
         members = write_one(folder, 1, config, work, self.order.model, version)
         return replace(manifest, members=members, parameters=given, needs=needs_of(source, {}))
+
+    def _adapter(self, base: Manifest, version: int, work: Path) -> Manifest:
+        """A copy of its files; the Triton models are its base's."""
+        if self.order.given:
+            raise ValueError(f"--set {min(self.order.given)}: an adapter has no parameters, its base has")
+        name = entry_name(self.order.model, version)
+        copy_adapter(Path(self.order.path), work / name)
+        marks = mark_files(files_in(work / name), self.console, "Hashing the adapter")
+        paths = {Path(mark.path).name: Path(mark.path) for mark in marks}
+        place = Path(adapters_dir(self.settings)) / name
+        return Manifest(
+            self.order.model,
+            version,
+            Kind.TEXT,
+            (base.entry,),
+            engine=base.engine,
+            checkpoint_dir=base.checkpoint_dir,
+            weights_sha256=combined(paths, {Path(mark.path): mark.sha256 for mark in marks}),
+            tokenizer_sha256=base.tokenizer_sha256,
+            needs=Needs(sum(mark.bytes for mark in marks)),
+            files=tuple(replace(mark, path=str(place / Path(mark.path).name)) for mark in marks),
+            base=base.name,
+        )
 
     def _tensors(self, version: int, work: Path) -> Manifest:
         folder = Path(self.order.path).expanduser().resolve()

@@ -25,6 +25,10 @@ class ReleaseDirectories:
         return self.root / "repository"
 
     @property
+    def adapters(self) -> Path:
+        return self.root / "adapters"
+
+    @property
     def manifests(self) -> Path:
         return self.root / "manifests"
 
@@ -33,16 +37,21 @@ class ReleaseDirectories:
         return self.root / ".lock"
 
     def make(self) -> None:
-        for directory in (self.repository, self.manifests):
+        for directory in (self.repository, self.adapters, self.manifests):
             directory.mkdir(parents=True, exist_ok=True)
 
     def manifest_of(self, manifest: Manifest) -> Path:
         return self.manifests / f"{manifest.name}.json"
 
     def models_of(self, manifest: Manifest) -> list[Path]:
-        """Its Triton models; what a release cannot own, whatever its description says, is refused."""
+        """Its directories: Triton models, or an adapter's files.
+
+        What a release cannot own, whatever its description says, is refused.
+        """
         if manifest.is_built_in:
             return []
+        if manifest.base:
+            return [self.adapters / manifest.adapter]
         entry = entry_name(manifest.model, manifest.version)
         for name in manifest.members:
             if "/" in name or not (name == entry or name.startswith(f"{entry}.")):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from router.core.manifest import Manifest
 
 STEPS = ("preprocessing", ENGINE, "postprocessing")
+# Of a LoRA adapter, as PEFT writes it; the engine looks for them there in its release.
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 _READ_ONLY = 0o400  # for the owner alone, like all that is kept
 _MAY_RUN = 0o100
 _NOT_OF_THE_MODEL = ("__pycache__",)
@@ -48,6 +50,13 @@ def write_pipeline(
     entry = entry_name(model, version)
     copy_model(source, 1, into / entry, version, config)
     return (*names.values(), entry)
+
+
+def copy_adapter(adapter: Path, into: Path) -> None:
+    into.mkdir()
+    for name in ADAPTER_FILES:
+        shutil.copyfile(adapter.expanduser() / name, into / name)
+        (into / name).chmod(_READ_ONLY)
 
 
 def write_one(

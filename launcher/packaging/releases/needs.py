@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from launcher.packaging.releases.checks import read_json
+from launcher.placement import gpus_of_one
 from python_backend.gguf.header import read_header
 from router.core.manifest import Needs
 
@@ -24,11 +25,16 @@ def needs_of(source: CheckpointSource, parameters: Mapping[str, str]) -> Needs:
     precision = parameters.get("inflight_precision", "fp32")
     weights_bytes = round(source.weights_count * _BYTES_PER_WEIGHT.get(precision, 4.0))
     device = parameters.get("inflight_device", "")
+    cache_bytes = _DEFAULT_CACHE_BYTES.get(device, 0)
     tokens = parameters.get("max_tokens_in_paged_kv_cache")
     if tokens and device in _BYTES_PER_CACHED:
-        per_token = _numbers_per_token(source) * _BYTES_PER_CACHED[device]
-        return Needs(weights_bytes, int(tokens) * per_token)
-    return Needs(weights_bytes, _DEFAULT_CACHE_BYTES.get(device, 0))
+        cache_bytes = int(tokens) * _numbers_per_token(source) * _BYTES_PER_CACHED[device]
+    if device != "cuda":
+        return Needs(weights_bytes, cache_bytes)
+    # No more than the files: GPUs keep quantised weights as they are. Each copy has weights and a cache.
+    files_bytes = sum(path.stat().st_size for path in source.weights.values())
+    copies = int(parameters.get("data_parallel_size", 1))
+    return Needs(copies * min(weights_bytes, files_bytes), copies * cache_bytes, gpus_of_one(parameters))
 
 
 def _numbers_per_token(source: CheckpointSource) -> int:

@@ -12,6 +12,7 @@ from launcher.packaging.models.checkpoint import CheckpointError, resolve_checkp
 from launcher.packaging.models.embeddings import ALL_MINILM, resolve_embeddings
 from launcher.packaging.models.fingerprint import TOKENIZER, WEIGHTS, find
 from launcher.packaging.releases.checks import count_weights, read_json, weights_files
+from launcher.packaging.releases.files import ADAPTER_FILES
 from launcher.packaging.repository import CONFIG
 from python_backend.gguf.header import read_header
 from python_backend.wire.model_files import is_embedding_model
@@ -41,6 +42,8 @@ def kind_at(path: str) -> Kind:
     if path in KNOWN_MODELS:
         return Kind.TEXT
     place = Path(path).expanduser()
+    if is_adapter(path):
+        return Kind.TEXT
     if place.suffix == ".gguf" and place.is_file():
         return Kind.TEXT
     if (place / CONFIG).is_file():
@@ -50,10 +53,24 @@ def kind_at(path: str) -> Kind:
         what = "has neither config.json nor config.pbtxt" if place.is_dir() else "is not there"
         raise CheckpointError(
             f"{path!r} {what}; a release is made from a known model ({known}), a Hugging Face checkpoint "
-            "directory, a .gguf file, or a directory with a Triton model's config.pbtxt"
+            "directory, a .gguf file, a LoRA adapter's directory (adapter_config.json), or a directory with "
+            "a Triton model's config.pbtxt"
         )
     config = read_json(place / "config.json")
     return Kind.EMBEDDINGS if is_embedding_model(place.resolve(), config) else Kind.TEXT
+
+
+def is_adapter(path: str) -> bool:
+    """Whether a LoRA adapter lies there, as PEFT writes it; one that lacks its weights is refused."""
+    place = Path(path).expanduser()
+    settings, weights = (place / name for name in ADAPTER_FILES)
+    if not settings.is_file():
+        return False
+    read_json(settings)
+    if not weights.is_file():
+        raise CheckpointError(f"{place} has {settings.name} and no {weights.name}")
+    count_weights(weights)  # refuses a file that is cut short
+    return True
 
 
 def find_checkpoint(

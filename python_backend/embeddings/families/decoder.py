@@ -13,7 +13,7 @@ from python_backend.embeddings.layers import Encoder, Floats, Head, Layer, Linea
 from python_backend.engine.checkpoint import unusable
 from python_backend.engine.models import FAMILIES, load_weights
 from python_backend.engine.models.config import Config
-from python_backend.engine.models.decoder import DecoderShape, DecoderWeights, LayerWeights
+from python_backend.engine.models.decoder import DecoderShape, DecoderWeights, LayerWeights, dense
 from python_backend.wire.model_files import DECODER_TOKENS
 
 _WORDS, _PARENT = "embed_tokens.weight", "model."
@@ -29,6 +29,8 @@ def _shape(values: Values) -> Shape:
     require(values, hidden_act="silu", is_causal=True)
     if "AutoModel" in (values.get("auto_map") or {}):
         raise unusable("config.json: auto_map names code of the model's own, which is not run here")
+    if values.get("quantization_config"):
+        raise unusable("quantization_config is set; vectors are computed from unquantised weights")
     family = FAMILIES[_ARCHITECTURES[values["model_type"]]]
     shape = family.blueprint(Config(values, family.assumed)).shape
     return Shape(
@@ -54,6 +56,7 @@ class _AsInTheEngine:
         self.config = dict(read.config)
         self.path = Path("config.json")
         self.architectures = [_ARCHITECTURES[self.config["model_type"]]]
+        self.quantized_bytes = None
 
     def __contains__(self, name: str) -> bool:
         read, known = self._place(name)
@@ -62,6 +65,9 @@ class _AsInTheEngine:
     def tensor(self, name: str, *shape: int) -> Floats:
         read, known = self._place(name)
         return read.tensor(known, *shape)
+
+    def matrix(self, name: str, *shape: int) -> Floats:
+        return self.tensor(name, *shape)
 
     def _place(self, name: str) -> tuple[Reader, str]:
         is_inside = name.startswith(_PARENT)
@@ -94,14 +100,16 @@ def _layers(weights: DecoderWeights) -> Iterator[Layer]:
 def _layer(weights: LayerWeights, shape: DecoderShape, rope: Rope, window: int | None) -> Layer:
     assert weights.gate_up is not None
     assert weights.down is not None
+    assert weights.attention_norm is not None
+    assert weights.mlp_norm is not None
     norms = (weights.query_norm, weights.key_norm)
     query_norm, key_norm = (None if each is None else _rms(each, shape) for each in norms)
     return Layer(
-        Linear(weights.qkv.T, weights.qkv_bias),
-        Linear(weights.attention_out.T, weights.attention_out_bias),
+        Linear(dense(weights.qkv).T, weights.qkv_bias),
+        Linear(dense(weights.attention_out).T, weights.attention_out_bias),
         _rms(weights.attention_norm, shape),
-        Linear(weights.gate_up.T, weights.gate_up_bias),
-        Linear(weights.down.T, weights.down_bias),
+        Linear(dense(weights.gate_up).T, weights.gate_up_bias),
+        Linear(dense(weights.down).T, weights.down_bias),
         _rms(weights.mlp_norm, shape),
         is_gated=True,
         rope=rope,

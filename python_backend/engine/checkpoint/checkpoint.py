@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from python_backend.engine.checkpoint.gguf_file import GgufFile
+from python_backend.engine.checkpoint.grouped import Matrix, Weights, dense
+from python_backend.engine.checkpoint.quantized_files import QuantizedFiles
 from python_backend.engine.checkpoint.safetensors_files import SafetensorsFiles
-from python_backend.engine.checkpoint.source import TensorSource, Weights, unusable
+from python_backend.engine.checkpoint.source import TensorSource, unusable
+from python_backend.engine.formats import scheme_of
 
 # Told after every tensor how many bytes of the files are read by now, and how many there are.
 LoadProgress = Callable[[int, int], None]
@@ -43,14 +46,29 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
+    @property
+    def quantized_bytes(self) -> int | None:
+        """On a device that keeps them as they are, and the rest at two bytes."""
+        source = self._source
+        if not any(map(source.is_grouped, self._names)):
+            return None
+        return sum(
+            source.stored_bytes(name) if source.is_grouped(name) else 2 * math.prod(source.shape(name))
+            for name in self._names
+        )
+
     def tensor(self, name: str, *shape: int) -> Weights:
         """The tensor in fp32; refuses one that is missing or not of this shape."""
+        return dense(self.matrix(name, *shape))
+
+    def matrix(self, name: str, *shape: int) -> Matrix:
+        """The same, but quantised still where it is stored so in groups."""
         if name not in self._names:
             raise unusable(f"{self.path} lacks tensor {name}")
         found = self._source.shape(name)
         if found != shape:
             raise unusable(f"tensor {name} of {self.path} is {found}; its configuration implies {shape}")
-        weights = self._source.read(name)
+        weights = self._source.matrix(name)
         self._report(name)
         return weights
 
@@ -64,7 +82,9 @@ class Checkpoint:
 
 def _open(path: Path) -> TensorSource:
     if path.is_dir():
-        return SafetensorsFiles(path)
+        files = SafetensorsFiles(path)
+        scheme = scheme_of(files.config)
+        return files if scheme is None else QuantizedFiles(files, scheme)
     if path.is_file() and path.suffix == ".gguf":
         return GgufFile(path)
     raise unusable(f"{path} is neither a checkpoint directory nor a .gguf file")

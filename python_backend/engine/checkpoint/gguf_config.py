@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from python_backend.engine.checkpoint.gguf_names import GgufFamily
-from python_backend.engine.checkpoint.source import Weights, unusable
+from python_backend.engine.checkpoint.grouped import Weights
+from python_backend.engine.checkpoint.source import unusable
 from python_backend.gguf.header import GgufHeader
 
 _NEEDED = {

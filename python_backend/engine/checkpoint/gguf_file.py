@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from gguf.quants import dequantize, quant_shape_to_byte_shape
 from numpy.typing import NDArray
 
 from python_backend.engine.checkpoint.gguf_config import hugging_face_config
+from python_backend.engine.checkpoint.gguf_groups import GROUPED_KINDS, grouped
 from python_backend.engine.checkpoint.gguf_names import GGUF_FAMILIES, MIXTRAL, ROPE_TENSORS, GgufFamily
-from python_backend.engine.checkpoint.source import Weights, unusable
+from python_backend.engine.checkpoint.grouped import Matrix, Weights, of_rows
+from python_backend.engine.checkpoint.source import unusable
 from python_backend.gguf.header import GgufTensor, read_header
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -57,15 +60,22 @@ class GgufFile:
     def stored_bytes(self, name: str) -> int:
         return self._located[name].stored_bytes
 
-    def read(self, name: str) -> Weights:
+    def is_grouped(self, name: str) -> bool:
         located = self._located[name]
-        weights = self._fp32(located.tensor, located.expert)
-        if self._family.norm_offset and "norm" in name:
-            return weights - np.float32(self._family.norm_offset)
-        if self._family.is_permuted and ".q_proj." in name:
-            return undo_permutation(weights, self.config["num_attention_heads"])
-        if self._family.is_permuted and ".k_proj." in name:
-            return undo_permutation(weights, self.config["num_key_value_heads"])
+        return located.tensor.kind in GROUPED_KINDS and len(located.shape) == 2
+
+    def matrix(self, name: str) -> Matrix:
+        located = self._located[name]
+        weights: Matrix
+        if self.is_grouped(name):
+            weights = grouped(self._octets(located.tensor, located.expert), located.tensor.kind)
+        else:
+            weights = self._fp32(located.tensor, located.expert)
+            if self._family.norm_offset and "norm" in name:
+                return weights - np.float32(self._family.norm_offset)
+        for part, heads in ((".q_proj.", "num_attention_heads"), (".k_proj.", "num_key_value_heads")):
+            if self._family.is_permuted and part in name:
+                return of_rows(weights, partial(undo_permutation, heads=self.config[heads]))
         return weights
 
     def _known_family(self) -> GgufFamily:
@@ -94,12 +104,14 @@ class GgufFile:
             located |= {name: _Located(tensor, expert) for name, expert in names.items()}
         return located
 
-    def _fp32(self, tensor: GgufTensor, expert: int | None = None) -> Weights:
+    def _octets(self, tensor: GgufTensor, expert: int | None) -> NDArray[np.uint8]:
         stored = self._bytes[tensor.begin : tensor.end].reshape(
             quant_shape_to_byte_shape(tensor.shape, tensor.kind)
         )
-        if expert is not None:
-            stored = stored[expert]
+        return stored if expert is None else stored[expert]
+
+    def _fp32(self, tensor: GgufTensor, expert: int | None = None) -> Weights:
+        stored = self._octets(tensor, expert)
         if tensor.kind is GGMLQuantizationType.F64:
             return stored.view(np.float64).astype(np.float32)
         try:
@@ -111,7 +123,7 @@ class GgufFile:
         return weights
 
 
-def undo_permutation(weights: Weights, heads: int) -> Weights:
+def undo_permutation(weights: NDArray[Any], heads: int) -> NDArray[Any]:
     """GGUF keeps the two rows of each rotated pair of q and k together, Hugging Face half a head apart."""
     pairs = weights.reshape(heads, -1, 2, *weights.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weights.shape)

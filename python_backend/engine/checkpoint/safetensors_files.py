@@ -15,13 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from python_backend.engine.checkpoint.source import Weights, unusable
+from python_backend.engine.checkpoint.grouped import E4M3_VALUES, Matrix, Weights
+from python_backend.engine.checkpoint.source import unusable
 from python_backend.wire.errors import ErrorKind, InflightError
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _LENGTH_BYTES = 8
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
+# What quantised checkpoints hold beside them; e4m3 as its codes.
+_LEVELS = {"I8": "i1", "U8": "u1", "F8_E4M3": "u1", "F8_E8M0": "u1", "I32": "<i4", "I64": "<i8"}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -70,6 +73,14 @@ class SafetensorsFiles:
         self.config = read_json(directory / "config.json")
         self._tensors = self._read_headers()
 
+    @classmethod
+    def of_file(cls, path: Path, config: dict[str, Any]) -> SafetensorsFiles:
+        """One file of any name, whose configuration was read already."""
+        files = cls.__new__(cls)
+        files._directory, files.config = path.parent, config
+        files._tensors = _read_header(path)
+        return files
+
     def names(self) -> Iterable[str]:
         return self._tensors
 
@@ -81,20 +92,41 @@ class SafetensorsFiles:
         return stored.end - stored.begin
 
     def read(self, name: str) -> Weights:
-        stored = self._tensors[name]
-        if stored.dtype not in _DTYPES:
+        dtype = self._tensors[name].dtype
+        if dtype == "F8_E4M3":
+            numbers: Weights = E4M3_VALUES[self.array(name)]
+            return numbers
+        if dtype not in _DTYPES:
             raise InflightError(
                 ErrorKind.UNSUPPORTED,
-                f"tensor {name} of {self._directory} is {stored.dtype}; "
-                f"this engine reads {', '.join(_DTYPES)}",
+                f"tensor {name} of {self._directory} is {dtype}; "
+                f"this engine reads {', '.join((*_DTYPES, 'F8_E4M3'))}",
             )
-        dtype = np.dtype(_DTYPES[stored.dtype])
+        values = self.array(name)
+        if dtype == "BF16":  # the upper half of an fp32
+            widened: Weights = (values.astype(np.uint32) << 16).view(np.float32)
+            return widened
+        return np.require(values, np.float32, "A")
+
+    def is_grouped(self, name: str) -> bool:
+        return False
+
+    def matrix(self, name: str) -> Matrix:
+        return self.read(name)
+
+    def array(self, name: str) -> NDArray[Any]:
+        """The numbers as they are stored, mapped; those of formats that numpy lacks as their bits."""
+        stored = self._tensors[name]
+        kind = {**_DTYPES, **_LEVELS}.get(stored.dtype)
+        if kind is None:
+            raise InflightError(
+                ErrorKind.UNSUPPORTED,
+                f"tensor {name} of {self._directory} is {stored.dtype}, which is not read",
+            )
+        dtype = np.dtype(kind)
         if stored.end - stored.begin != math.prod(stored.shape) * dtype.itemsize:
             raise unusable(f"tensor {name} of {self._directory} has too few or too many bytes for its shape")
-        values = stored.file[stored.begin : stored.end].view(dtype).reshape(stored.shape)
-        if stored.dtype == "BF16":  # the upper half of an fp32
-            return (values.astype(np.uint32) << 16).view(np.float32)
-        return np.require(values, np.float32, "A")
+        return stored.file[stored.begin : stored.end].view(dtype).reshape(stored.shape)
 
     def _read_headers(self) -> dict[str, _Stored]:
         """What the index says is where, or all that the single file has."""

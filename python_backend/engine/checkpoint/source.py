@@ -6,12 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from python_backend.engine.checkpoint.grouped import Matrix, Weights
 from python_backend.wire.errors import ErrorKind, InflightError
-
-Weights = NDArray[np.float32]
 
 
 def unusable(message: str) -> InflightError:
@@ -31,8 +27,11 @@ class TensorSource(Protocol):
     def stored_bytes(self, name: str) -> int:
         """What the tensor takes in the file."""
 
-    def read(self, name: str) -> Weights:
-        """The tensor in fp32; it may be a view of the mapped file."""
+    def is_grouped(self, name: str) -> bool:
+        """Whether it is stored as levels in groups."""
+
+    def matrix(self, name: str) -> Matrix:
+        """The tensor in fp32, which may be a view of the mapped file; or, where it is grouped, as it is."""
 
 
 class TensorStore(Protocol):
@@ -49,5 +48,12 @@ class TensorStore(Protocol):
 
     def __contains__(self, name: str) -> bool: ...
 
+    @property
+    def quantized_bytes(self) -> int | None:
+        """What all tensors take in the files where they are quantised; None where they are not."""
+
     def tensor(self, name: str, *shape: int) -> Weights:
         """The tensor in fp32, of exactly this shape."""
+
+    def matrix(self, name: str, *shape: int) -> Matrix:
+        """The same, but quantised still where it is stored so in groups."""

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from python_backend.engine.cuda.adapters import CudaAdapters
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.experts import rows_of_each_kind
 from python_backend.engine.cuda.fp8 import make_fp8
 from python_backend.engine.cuda.graphs import StepGraphs, mixed_sizes
+from python_backend.engine.cuda.host_cache import host_blocks
 from python_backend.engine.cuda.kv_cache import KvCache, kv_bytes_per_block
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.memory import (
@@ -47,6 +49,8 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
 # Pinned memory for what one step tells the device: a few numbers a row, and now and then a mask.
 _STAGING_BYTES = 16 << 20
 _MARGIN_BYTES = 512 << 20
+# Attention reads whole tiles of tokens: the one in which a window begins has to be there.
+_TILE_TOKENS = 128
 
 
 def build_on_gpu(
@@ -71,10 +75,12 @@ def assemble(
     longest = min(max_sequence_tokens, blocks * config.tokens_per_block)
     slots = Slots(batch, -(-longest // config.tokens_per_block), cache.scratch_block, device)
     mixed = mixed_sizes(config.max_step_tokens) if config.cuda_graphs else []
-    graphs = StepGraphs(decoder, cache, slots, batch, mixed, blocks * config.tokens_per_block, longest)
+    adapters = CudaAdapters(shape, config.max_adapters, config.max_adapter_rank, decoder.dtype, device)
+    tokens = blocks * config.tokens_per_block
+    graphs = StepGraphs(decoder, cache, slots, batch, mixed, tokens, longest, adapters)
     sampler = Sampler(shape.vocabulary, batch, device)
     staging = Staging(device, _STAGING_BYTES)
-    return CudaExecutor(decoder, cache, slots, graphs, sampler, staging), graphs
+    return CudaExecutor(decoder, cache, slots, graphs, sampler, staging, adapters), graphs
 
 
 class _Builder:
@@ -108,12 +114,16 @@ class _Builder:
             config.free_memory_fraction,
             config.max_tokens_in_kv_cache,
         )
-        pool = BlockPool(blocks, config.tokens_per_block)
         executor, graphs = assemble(self._config, blocks, self._max_sequence_tokens, decoder)
+        host = host_blocks(executor.cache, block_bytes, config.host_cache_bytes)
+        window = shape.window_tokens and shape.window_tokens + _TILE_TOKENS
+        pool = BlockPool(blocks, config.tokens_per_block, host, window)
         self._warm_up(executor, pool.capacity_tokens)
         graphs.capture(
             config.cuda_graphs, lambda done, total: self._progress("capturing graphs", done, total)
         )
+        if config.max_adapters and config.adapters_dir is not None:
+            graphs.warm_up_adapters()
         return pool, executor
 
     def _warm_up(self, executor: CudaExecutor, capacity_tokens: int) -> None:
@@ -134,13 +144,19 @@ class _Builder:
 
     def _place(self) -> DeviceWeights:
         free, total = torch.cuda.mem_get_info(self._device)
-        require_room_for_weights(weight_bytes(self._shape, self._config.precision), free, total)
+        keeps = self._config.precision != "fp32"
+        stored = self._weights.quantized_bytes if keeps else None
+        require_room_for_weights(stored or weight_bytes(self._shape, self._config.precision), free, total)
         place: Place = (
             RandomPlace(self._dtype, self._device) if self._config.random_weights else self._place_array
         )
         make = make_fp8 if self._config.precision == "fp8" else Linear
         return place_weights(
-            self._weights, place, make, lambda done, total: self._progress("loading weights", done, total)
+            self._weights,
+            place,
+            make,
+            lambda done, total: self._progress("loading weights", done, total),
+            self._device if keeps else None,
         )
 
     def _place_array(self, array: Weights) -> torch.Tensor:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from python_backend.engine.adapters.adapter import Part
 from python_backend.engine.cuda.experts import run_experts
 from python_backend.engine.cuda.kernels.activation import activate_multiply
 from python_backend.engine.cuda.kernels.decode_attention import Workspace, decode_attention
@@ -17,6 +18,7 @@ from python_backend.engine.cuda.weights import Mlp
 from python_backend.engine.models.decoder import Activation
 
 if TYPE_CHECKING:
+    from python_backend.engine.cuda.adapters import RowAdapters
     from python_backend.engine.cuda.kv_cache import KvCache
     from python_backend.engine.cuda.step import StepRows
     from python_backend.engine.cuda.weights import DeviceWeights, Layer
@@ -35,6 +37,7 @@ class CudaDecoder:
         # As the reference does it: a number of the model's precision, too.
         self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self.dtype).item()
         self._is_gelu = shape.activation is Activation.GELU_TANH
+        self._limit = shape.activation_limit if shape.activation is Activation.CLAMPED_SWIGLU else None
         self._fuses_single_rows = all(_is_plain(layer) for layer in weights.layers)
         self._workspace = self._new_workspace(0)
         self._prefill_workspace = PrefillWorkspace(
@@ -55,7 +58,8 @@ class CudaDecoder:
         if self._embedding_scale != 1.0:
             hidden *= self._embedding_scale
         delta = None
-        if len(hidden) == 1 and self._fuses_single_rows:
+        adapters = rows.adapters
+        if len(hidden) == 1 and self._fuses_single_rows and adapters is None:
             for index in range(self.shape.layers):
                 self._run_single(index, hidden, rows, cache, block_tables)
             if rows.wanted_rows is not None:
@@ -67,8 +71,9 @@ class CudaDecoder:
                     # Nobody reads what the last layer would make of the others.
                     hidden = hidden.index_select(0, rows.wanted_rows)
                     attended = attended.index_select(0, rows.wanted_rows)
+                    adapters = None if adapters is None else adapters.chosen(rows.wanted_rows)
                 if len(hidden):
-                    delta = self._think(index, hidden, attended)
+                    delta = self._think(index, hidden, attended, adapters)
         if not len(hidden):
             return hidden
         return add_rms_norm(hidden, delta, self._weights.final_norm, self.shape.norm_epsilon)
@@ -84,25 +89,51 @@ class CudaDecoder:
     ) -> torch.Tensor:
         """Adds `delta` to the hidden rows and returns what attention finds for each."""
         layer, epsilon = self._weights.layers[index], self.shape.norm_epsilon
-        qkv = layer.qkv(add_rms_norm(hidden, delta, layer.attention_norm, epsilon))
+        normed = add_rms_norm(hidden, delta, layer.attention_norm, epsilon)
+        qkv = layer.qkv(normed)
+        if rows.adapters is not None:
+            rows.adapters.add(index, Part.QUERY, normed, qkv)
+        if layer.wide_norms is not None:
+            self._norm_all_heads(qkv, *layer.wide_norms)
         return self._attend(index, qkv, rows, cache, block_tables)
 
-    def _think(self, index: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor | None:
+    def _norm_all_heads(self, qkv: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> None:
+        """All query heads as one row, and all key heads, in place."""
+        keys_at = len(query)
+        for part, weight in ((qkv[:, :keys_at], query), (qkv[:, keys_at : keys_at + len(key)], key)):
+            part.copy_(add_rms_norm(part, None, weight, self.shape.norm_epsilon))
+
+    def _think(
+        self, index: int, hidden: torch.Tensor, attended: torch.Tensor, adapters: RowAdapters | None
+    ) -> torch.Tensor | None:
         """The rest of a layer; returns what is still to be added to the hidden rows."""
         layer, epsilon = self._weights.layers[index], self.shape.norm_epsilon
         if layer.attention_out_norm is None:
             delta = layer.attention_out.onto(hidden, attended)
+            if adapters is not None:
+                adapters.add_onto(index, Part.ATTENTION_OUT, attended, hidden, delta)
         else:
-            delta = add_rms_norm(layer.attention_out(attended), None, layer.attention_out_norm, epsilon)
+            found = layer.attention_out(attended)
+            if adapters is not None:
+                adapters.add(index, Part.ATTENTION_OUT, attended, found)
+            delta = add_rms_norm(found, None, layer.attention_out_norm, epsilon)
         normed = add_rms_norm(hidden, delta, layer.mlp_norm, epsilon)
         if isinstance(layer.mlp, Mlp):
-            gated = activate_multiply(layer.mlp.gate_up(normed), self._is_gelu)
+            gates_ups = layer.mlp.gate_up(normed)
+            if adapters is not None:
+                adapters.add(index, Part.GATE, normed, gates_ups)
+            gated = activate_multiply(gates_ups, self._is_gelu)
             if layer.mlp_out_norm is None:
-                return layer.mlp.down.onto(hidden, gated)
+                delta = layer.mlp.down.onto(hidden, gated)
+                if adapters is not None:
+                    adapters.add_onto(index, Part.DOWN, gated, hidden, delta)
+                return delta
             thought = layer.mlp.down(gated)
+            if adapters is not None:
+                adapters.add(index, Part.DOWN, gated, thought)
         else:
             assert self.shape.experts is not None
-            thought = run_experts(normed, layer.mlp, self.shape.experts, self._is_gelu)
+            thought = run_experts(normed, layer.mlp, self.shape.experts, self._is_gelu, self._limit)
         if layer.mlp_out_norm is None:
             return thought
         return add_rms_norm(thought, None, layer.mlp_out_norm, epsilon)
@@ -113,12 +144,14 @@ class CudaDecoder:
         """A whole layer for one row, by products that also do what is around them."""
         layer, epsilon, row = self._weights.layers[index], self.shape.norm_epsilon, hidden[0]
         assert isinstance(layer.mlp, Mlp)
-        qkv = hidden.new_empty(1, len(layer.qkv.weight))
+        assert layer.attention_norm is not None
+        assert layer.mlp_norm is not None
+        qkv = hidden.new_empty(1, layer.qkv.outputs)
         layer.qkv.times_row(row, qkv[0], norm=(layer.attention_norm, epsilon))
         attended = self._attend(index, qkv, rows, cache, block_tables)
         layer.attention_out.times_row(attended[0], row, residual=row)
         gate_up, down = layer.mlp.gate_up, layer.mlp.down
-        gated = hidden.new_empty(down.weight.shape[1])
+        gated = hidden.new_empty(down.inputs)
         gate_up.times_row(row, gated, norm=(layer.mlp_norm, epsilon), gated=True, is_gelu=self._is_gelu)
         down.times_row(gated, row, residual=row)
 
@@ -157,6 +190,7 @@ class CudaDecoder:
                 scale,
                 window,
                 softcap,
+                sinks=layer.sinks,
             )
         if (chunks := rows.chunks) is not None:
             prefill_attention(
@@ -173,6 +207,7 @@ class CudaDecoder:
                 scale,
                 window,
                 softcap,
+                sinks=layer.sinks,
             )
         return out
 
@@ -205,4 +240,5 @@ def _angles(rope: Rope, positions: int, device: torch.device) -> tuple[torch.Ten
 
 def _is_plain(layer: Layer) -> bool:
     """Whether a single row can go through the fused products."""
-    return isinstance(layer.mlp, Mlp) and layer.attention_out_norm is None and layer.mlp_out_norm is None
+    norms = (layer.attention_out_norm, layer.mlp_out_norm, layer.wide_norms)
+    return isinstance(layer.mlp, Mlp) and all(norm is None for norm in norms)

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from collections.abc import Sequence as Row
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from python_backend.engine.cuda.graphs import whole_tiles
 from python_backend.engine.cuda.host_rows import host_rows
+from python_backend.engine.cuda.launched_step import Choices, LaunchedStep, is_wanted
 from python_backend.engine.cuda.pinned_memory import Arrivals, copy_to_host
 from python_backend.engine.cuda.prompt_results import PromptResults, prompt_rows, rows_at_a_time, wanted_rows
-from python_backend.engine.cuda.sampler import NOTHING_LEFT, SampledRow
+from python_backend.engine.cuda.sampler import SampledRow
 from python_backend.engine.report import EngineBroken
-from python_backend.engine.sampling.tokens import nothing_left
-from python_backend.engine.steps.ports import ChunkResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from python_backend.engine.cuda.adapters import CudaAdapters
     from python_backend.engine.cuda.decoder import CudaDecoder
     from python_backend.engine.cuda.graphs import StepGraphs
     from python_backend.engine.cuda.kv_cache import KvCache
     from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.cuda.sampler import Chosen, Sampler
     from python_backend.engine.cuda.slots import Slots
-    from python_backend.engine.cuda.top_log_probs import TopLogProbs
     from python_backend.engine.kv.blocks import BlockCopy
     from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.sequence import Sequence
-    from python_backend.wire.errors import InflightError
 
     Numbers = NDArray[np.int32]
+
+
+Outcome = TypeVar("Outcome")
 
 
 class CudaExecutor:
@@ -54,9 +56,11 @@ class CudaExecutor:
         graphs: StepGraphs,
         sampler: Sampler,
         staging: Staging,
+        adapters: CudaAdapters,
     ) -> None:
+        self.adapters = adapters
         self._decoder = decoder
-        self._cache = cache
+        self.cache = cache
         self._slots = slots
         self._graphs = graphs
         self._sampler = sampler
@@ -72,8 +76,12 @@ class CudaExecutor:
         self._slots.release(sequence)
 
     def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> LaunchedStep:
+        return self._try(chunks, partial(self._launch, chunks, copies))
+
+    @torch.inference_mode()
+    def _try(self, chunks: Row[Chunk], launch: Callable[[], Outcome]) -> Outcome:
         try:
-            return self._launch(chunks, copies)
+            return launch()
         except torch.AcceleratorError as error:
             # An error of the device itself, unlike its memory running out, stays with the process for good.
             raise EngineBroken(f"the GPU failed: {error}") from error
@@ -88,25 +96,29 @@ class CudaExecutor:
         for chunk in chunks:
             self._slots.release(chunk.sequence)
 
-    @torch.inference_mode()
     def _launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> LaunchedStep:
         self._staging.begin_step()
-        for slot, sequence in self._slots.take(chunks):
+        taken = self._slots.take(chunks)
+        for slot, sequence in taken:
             self._sampler.begin(slot.number, sequence)
+        self._slots.set_adapters(taken, self._staging)
+        self._graphs.adapts = any(chunk.sequence.adapter is not None for chunk in chunks)
         self._slots.update_tables(chunks, self._staging)
-        self._cache.copy(copies, self._staging)
+        self.cache.copy(copies, self._staging)
         ordered = _singles_first(chunks)
         of_prompts: dict[int, PromptResults] = {}
         if all(chunk.count == 1 and chunk.yields_token and not prompt_rows(chunk) for chunk in ordered):
             logits = self._decode(ordered)
         else:
             logits, of_prompts = self._run_mixed(ordered)
-        yielding, chosen = self._choose(ordered, logits)
-        return LaunchedStep(chunks, yielding, self._arriving(chosen), of_prompts)
+        rows = self._yielding(ordered)
+        yielding = [row.chunk for row in rows]
+        if any(map(_awaits_history, yielding)):
+            choose = partial(self._try, chunks, partial(self._choose, logits, rows))
+            return LaunchedStep(chunks, yielding, of_prompts, None, choose)
+        return LaunchedStep(chunks, yielding, of_prompts, self._choose(logits, rows) if rows else None)
 
-    def _arriving(self, chosen: Chosen | None) -> Choices | None:
-        if chosen is None:
-            return None
+    def _arriving(self, chosen: Chosen) -> Choices:
         return Choices(
             self._tokens.take(chosen.tokens),
             None if chosen.log_probs is None else self._log_probs.take(chosen.log_probs),
@@ -181,88 +193,41 @@ class CudaExecutor:
             found.add(chunk, first, self._logits(rows[first : first + count]), self._staging)
         return found
 
-    def _choose(self, chunks: Row[Chunk], logits: torch.Tensor) -> tuple[list[Chunk], Chosen | None]:
-        yielding = [chunk for chunk in chunks if chunk.yields_token]
-        if not yielding:
-            return yielding, None
+    def _yielding(self, chunks: Row[Chunk]) -> list[YieldingRow]:
+        """With their slots as they are now: by the time of the choice some may be free."""
         rows = []
-        for chunk in yielding:
-            slot = self._slots.of(chunk.sequence)
-            slot.next_position = chunk.end
-            rows.append(SampledRow(chunk.sequence, slot.number, chunk.end - chunk.sequence.prompt_tokens))
+        for chunk in chunks:
+            if chunk.yields_token:
+                slot = self._slots.of(chunk.sequence)
+                slot.next_position = chunk.end
+                sampled = SampledRow(chunk.sequence, slot.number, chunk.end - chunk.sequence.prompt_tokens)
+                rows.append(YieldingRow(chunk, sampled))
+        return rows
+
+    def _choose(self, logits: torch.Tensor, yielding: Row[YieldingRow]) -> Choices:
+        """Rows that nobody waits for any more are chosen for nobody's slot."""
+        nobody = self._slots.dummy
+        rows = [
+            row.sampled if row.is_wanted else SampledRow(row.sampled.sequence, nobody, 0) for row in yielding
+        ]
         slots = self._staging.upload(np.array([row.slot for row in rows], np.int32))
-        return yielding, self._sampler.choose(logits, rows, slots, self._slots.last_tokens, self._staging)
+        return self._arriving(
+            self._sampler.choose(logits, rows, slots, self._slots.last_tokens, self._staging)
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """As `Chosen`, in memory of the host that is filled when the step is over."""
-
-    tokens: torch.Tensor
-    log_probs: torch.Tensor | None
-    top_log_probs: TopLogProbs | None
-    raw_logits: dict[int, torch.Tensor]
-    errors: dict[int, InflightError]
-
-
-class LaunchedStep:
-    """A step in flight; what it gives is on the host when it is over."""
-
-    def __init__(
-        self,
-        chunks: Row[Chunk],
-        yielding: Row[Chunk],
-        choices: Choices | None,
-        of_prompts: dict[int, PromptResults],
-    ) -> None:
-        self._chunks = chunks
-        self._yielding = yielding
-        self._choices = choices
-        self._of_prompts = of_prompts
-        self._end = _event_behind_everything()
+class YieldingRow(NamedTuple):
+    chunk: Chunk
+    sampled: SampledRow
 
     @property
-    def is_over(self) -> bool:
-        return self._end is None or bool(self._end.query())  # type: ignore[no-untyped-call]  # as below
-
-    def results(self) -> list[ChunkResult]:
-        if self._end is not None:
-            self._end.synchronize()
-        found = {id(chunk): ChunkResult() for chunk in self._chunks}
-        if self._choices is not None:
-            self._read_choices(found, self._choices)
-        for chunk in self._chunks:
-            if (of_prompt := self._of_prompts.get(id(chunk))) is not None:
-                of_prompt.tell(chunk, found[id(chunk)])
-        return list(found.values())
-
-    def _read_choices(self, found: dict[int, ChunkResult], choices: Choices) -> None:
-        log_probs = None if choices.log_probs is None else choices.log_probs.tolist()
-        top = {} if choices.top_log_probs is None else choices.top_log_probs.by_row()
-        for row, (chunk, token_id) in enumerate(zip(self._yielding, choices.tokens.tolist(), strict=True)):
-            result = found[id(chunk)]
-            if row in choices.errors:
-                result.error = choices.errors[row]
-            elif token_id >= 0:
-                result.token_id = token_id
-                if log_probs is not None and chunk.sequence.request.returns_log_probs:
-                    result.log_prob = log_probs[row]
-                if (count := chunk.sequence.request.top_log_probs) is not None:
-                    result.top_log_probs = top[row][: count + 1]
-                if (logits := choices.raw_logits.get(row)) is not None:
-                    result.generation_logits = logits.numpy().tobytes()
-            elif token_id == NOTHING_LEFT:
-                choice = nothing_left(chunk.sequence)
-                result.ends_guide, result.error = choice.ends_guide, choice.error
+    def is_wanted(self) -> bool:
+        return is_wanted(self.chunk)
 
 
-def _event_behind_everything() -> torch.cuda.Event | None:
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types for it
-        return None
-    # Blocking: the thread sleeps, and whoever prepares guides beside it has the processor.
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # as above
-    event.record()
-    return event
+def _awaits_history(chunk: Chunk) -> bool:
+    """Whether its token is chosen by those before it, of which one is still to come."""
+    return chunk.sequence.needs_history and len(chunk.sequence.tokens) < chunk.end
 
 
 def _singles_first(chunks: Row[Chunk]) -> list[Chunk]:

@@ -6,14 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from python_backend.engine.cuda.kernels.experts import (
-    FEW_PAIRS,
-    Blocks,
-    arrange,
-    multiply_down,
-    multiply_gate_up,
-    route,
-)
+from python_backend.engine.cuda.kernels.expert_products import multiply_down, multiply_gate_up
+from python_backend.engine.cuda.kernels.experts import FEW_PAIRS, Blocks, arrange, route
 
 if TYPE_CHECKING:
     from python_backend.engine.cuda.weights import ExpertTensors
@@ -21,17 +15,29 @@ if TYPE_CHECKING:
 
 
 def run_experts(
-    rows: torch.Tensor, experts: ExpertTensors, shape: ExpertShape, is_gelu: bool
+    rows: torch.Tensor,
+    experts: ExpertTensors,
+    shape: ExpertShape,
+    is_gelu: bool,
+    limit: float | None = None,
 ) -> torch.Tensor:
-    """(rows, hidden) through the experts that each row chooses, summed up by share."""
-    gate_up_blocks, down_blocks = choose_blocks(len(rows) * shape.per_token, shape.count, rows.dtype)
-    chosen, shares = route(_router_logits(rows, experts.router), shape.per_token, shape.renormalizes)
-    order, tiles = arrange(chosen, shape.count, gate_up_blocks.m)
-    gated = multiply_gate_up(rows, experts.gate_up, order, tiles, shape.per_token, is_gelu, gate_up_blocks)
-    weighed = multiply_down(gated, experts.down, shares, order, tiles, down_blocks)
-    if shape.per_token == 1:
+    """(rows, hidden) through the experts that each row chooses, summed up by share.
+
+    With a `limit` their activation is the clamped one.
+    """
+    blocks, down_blocks = choose_blocks(len(rows) * shape.passes, shape.total, rows.dtype)
+    logits = _router_logits(rows, experts.router)
+    if experts.router_bias is not None:
+        logits += experts.router_bias
+    chosen, shares = route(logits, shape.per_token, shape.renormalizes, shape.shared)
+    order, tiles = arrange(chosen, shape.total, blocks.m)
+    gated = multiply_gate_up(
+        rows, experts.gate_up, experts.gate_up_bias, order, tiles, shape.passes, is_gelu, limit, blocks
+    )
+    weighed = multiply_down(gated, experts.down, experts.down_bias, shares, order, tiles, down_blocks)
+    if shape.passes == 1:
         return weighed
-    return weighed.view(len(rows), shape.per_token, -1).sum(dim=1)
+    return weighed.view(len(rows), shape.passes, -1).sum(dim=1)
 
 
 def choose_blocks(pairs: int, experts: int, dtype: torch.dtype) -> tuple[Blocks, Blocks]:
@@ -55,8 +61,8 @@ def rows_of_each_kind(shape: ExpertShape, max_rows: int, dtype: torch.dtype) -> 
     """Numbers of rows that between them need every kernel there is: to have them compiled before serving."""
     kinds: dict[tuple[int, bool], int] = {}
     for rows in range(1, max_rows + 1):
-        pairs = rows * shape.per_token
-        kinds.setdefault((choose_blocks(pairs, shape.count, dtype)[0].m, pairs <= FEW_PAIRS), rows)
+        pairs = rows * shape.passes
+        kinds.setdefault((choose_blocks(pairs, shape.total, dtype)[0].m, pairs <= FEW_PAIRS), rows)
     return list(kinds.values())
 
 

@@ -60,9 +60,15 @@ def quantize_weight(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (matrix.float() / scales[:, None]).to(torch.float8_e4m3fn), scales
 
 
+def suits_fp8(shape: tuple[int, ...], device: torch.device) -> bool:
+    """Whether the GPU multiplies such a matrix in fp8."""
+    is_able = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+    return is_able and not any(side % _SIDE_MULTIPLE for side in shape)
+
+
 def make_fp8(matrix: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     """A product in fp8, or in the matrix's own precision where the GPU has none of its size in fp8."""
-    if any(side % _SIDE_MULTIPLE for side in matrix.shape):
+    if not suits_fp8(tuple(matrix.shape), matrix.device):
         return Linear(matrix, bias)
     weight, scales = quantize_weight(matrix)
     return Fp8Linear(weight, scales, bias)

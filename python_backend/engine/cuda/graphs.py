@@ -16,6 +16,7 @@ from python_backend.engine.cuda.step import PrefillChunks, StepRows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from python_backend.engine.cuda.adapters import CudaAdapters, RowAdapters
     from python_backend.engine.cuda.decoder import CudaDecoder
     from python_backend.engine.cuda.kv_cache import KvCache
     from python_backend.engine.cuda.pinned_memory import Staging
@@ -28,6 +29,8 @@ _MOST_MIXED_ROWS = 1024
 # A step with more prompts than this is launched operation by operation.
 _MOST_CHUNKS = 64
 _ROWS_OF_LARGE_STEPS = 128
+# Products give back other things for few rows and for many; adapters add to each of them.
+_SIZES_OF_EACH_KIND = (1, 16, 128, 512, 1024)
 
 
 def graph_sizes(max_batch_size: int) -> list[int]:
@@ -58,14 +61,16 @@ class _Recorded:
         self,
         sizes: Sequence[int],
         count: Callable[[int], int],
-        launch: Callable[[int, torch.Tensor], torch.Tensor],
+        launch: Callable[[int, torch.Tensor, int], torch.Tensor],
         device: torch.device,
     ) -> None:
         self.sizes = sizes
         self._launch = launch
         self._size_for = _smallest_with_room(sizes) if sizes else [0]
-        self._numbers = {size: torch.zeros(count(size), dtype=torch.int32, device=device) for size in sizes}
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self.numbers = {size: torch.zeros(count(size), dtype=torch.int32, device=device) for size in sizes}
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._records = False
+        self._pool: Any = None
 
     def has_room(self, rows: int) -> bool:
         return rows < len(self._size_for)
@@ -78,25 +83,33 @@ class _Recorded:
     ) -> Any:
         """The largest first: the smaller ones then find all the memory they need in its pool."""
         for size in reversed(self.sizes):
-            self._numbers[size].copy_(torch.from_numpy(idle(size)))
-            self._launch(size, self._numbers[size])  # compiles and sets libraries up: not to be recorded
+            self.numbers[size].copy_(torch.from_numpy(idle(size)))
+            self._launch(size, self.numbers[size], 0)  # compiles, sets libraries up: not to be recorded
             if records:
-                torch.cuda.current_stream().synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                    found = self._launch(size, self._numbers[size])
-                pool = graph.pool() if pool is None else pool
-                self._graphs[size] = graph, found
+                pool = self._record(size, 0, pool)
             progress()
+        self._records, self._pool = records, pool
         return pool
 
-    def run(self, size: int, numbers: Numbers, staging: Staging) -> torch.Tensor:
-        staging.upload_into(self._numbers[size], numbers)
-        if size not in self._graphs:
-            return self._launch(size, self._numbers[size])
-        graph, found = self._graphs[size]
+    def run(self, size: int, numbers: Numbers, staging: Staging, rank: int) -> torch.Tensor:
+        """With adapters of up to this rank, 0: without; steps with adapters are recorded when they come."""
+        staging.upload_into(self.numbers[size], numbers)
+        if (size, rank) not in self._graphs:
+            found = self._launch(size, self.numbers[size], rank)
+            if self._records:
+                self._record(size, rank, self._pool)
+            return found
+        graph, found = self._graphs[size, rank]
         graph.replay()
         return found
+
+    def _record(self, size: int, rank: int, pool: Any) -> Any:
+        torch.cuda.current_stream().synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            found = self._launch(size, self.numbers[size], rank)
+        self._graphs[size, rank] = graph, found
+        return graph.pool() if pool is None else pool
 
 
 class StepGraphs:
@@ -111,10 +124,13 @@ class StepGraphs:
         mixed: Sequence[int],
         cached_tokens: int,
         sequence_tokens: int,
+        adapters: CudaAdapters,
     ) -> None:
         self._decoder = decoder
         self._cache = cache
         self._slots = slots
+        self._adapters = adapters
+        self.adapts = False  # whether a row of the step to come has an adapter
         shape, device = decoder.shape, decoder.device
         self._kv_heads, self._group = shape.kv_heads, shape.heads // shape.kv_heads
         self._tiling = prefill_tiling(shape.head_dim, self._group, decoder.dtype)
@@ -141,13 +157,30 @@ class StepGraphs:
         self._singles.capture(self._idle_singles, records, pool, tell)
         self.is_recorded = True
 
+    def warm_up_adapters(self) -> None:
+        """Has the kernels of adapters compiled; nothing is recorded before there is one."""
+        rank = self._adapters.warm_rank()
+        for recorded, launch in ((self._singles, self._launch_singles), (self._mixed, self._launch_mixed)):
+            for size in recorded.sizes:
+                if size in _SIZES_OF_EACH_KIND:
+                    launch(size, recorded.numbers[size], rank)
+
     # Steps of single tokens
 
     def run_singles(self, slots: Sequence[int], positions: Sequence[int], staging: Staging) -> torch.Tensor:
         """The logits of these rows, whose tokens the device remembers."""
         size = self.size_for(len(slots))
         numbers = self._told_singles(size, slots, positions)
-        return self._singles.run(size, numbers, staging)[: len(slots)]
+        return self._singles.run(size, numbers, staging, self._rank)[: len(slots)]
+
+    @property
+    def _rank(self) -> int:
+        return self._adapters.rank if self.adapts else 0
+
+    def _row_adapters(self, slots: torch.Tensor, rank: int) -> RowAdapters | None:
+        if rank == 0:
+            return None
+        return self._adapters.of_rows(self._slots.adapters.index_select(0, slots), rank)
 
     def _idle_singles(self, size: int) -> Numbers:
         return self._told_singles(size, [], [])
@@ -164,10 +197,10 @@ class StepGraphs:
     def _single_numbers(self, size: int) -> int:
         return 2 * size + 3 * self._most_work(size)
 
-    def _launch_singles(self, size: int, numbers: torch.Tensor) -> torch.Tensor:
+    def _launch_singles(self, size: int, numbers: torch.Tensor, rank: int) -> torch.Tensor:
         slots, positions, work = numbers[:size], numbers[size : 2 * size], numbers[2 * size :].view(-1, 3)
         token_ids = self._slots.last_tokens.index_select(0, slots)
-        rows = StepRows(token_ids, slots, positions, work)
+        rows = StepRows(token_ids, slots, positions, work, adapters=self._row_adapters(slots, rank))
         found = self._decoder.forward(rows, self._cache, self._slots.block_tables)
         logits = self._logits[:size]
         self._decoder.write_logits(found, logits)
@@ -182,7 +215,7 @@ class StepGraphs:
     def run_mixed(self, rows: HostRows, staging: Staging) -> torch.Tensor:
         """Every row as it comes out of the last layer and its norm."""
         size = self._mixed.size_for(len(rows))
-        return self._mixed.run(size, self._told_mixed(size, rows), staging)
+        return self._mixed.run(size, self._told_mixed(size, rows), staging, self._rank)
 
     def launch(self, rows: HostRows, wanted: Numbers, staging: Staging) -> torch.Tensor:
         """The wanted rows of any step with prompts, operation by operation."""
@@ -197,7 +230,9 @@ class StepGraphs:
         tokens, slots, positions = (
             staging.upload(array) for array in (rows.tokens, rows.slots, rows.positions)
         )
-        step = StepRows(self._known(tokens, slots), slots, positions, work, chunks, staging.upload(wanted))
+        known, index = self._known(tokens, slots), staging.upload(wanted)
+        adapters = self._row_adapters(slots, self._rank)
+        step = StepRows(known, slots, positions, work, chunks, index, adapters)
         return self._decoder.forward(step, self._cache, self._slots.block_tables)
 
     def _idle_mixed(self, size: int) -> Numbers:
@@ -226,13 +261,20 @@ class StepGraphs:
     def _mixed_numbers(self, size: int) -> int:
         return 3 * size + 3 * _MOST_CHUNKS + 1 + 4 * self._most_tiles(size) + 3 * self._most_work(size)
 
-    def _launch_mixed(self, size: int, numbers: torch.Tensor) -> torch.Tensor:
+    def _launch_mixed(self, size: int, numbers: torch.Tensor, rank: int) -> torch.Tensor:
         sizes = [size] * 3 + [_MOST_CHUNKS, _MOST_CHUNKS + 1, _MOST_CHUNKS, 4 * self._most_tiles(size)]
         tokens, slots, positions, chunk_slots, first_rows, starts, tiles, work = torch.split(
             numbers, [*sizes, 3 * self._most_work(size)]
         )
         chunks = PrefillChunks(chunk_slots, first_rows, starts, tiles.view(-1, 4))
-        rows = StepRows(self._known(tokens, slots), slots, positions, work.view(-1, 3), chunks)
+        rows = StepRows(
+            self._known(tokens, slots),
+            slots,
+            positions,
+            work.view(-1, 3),
+            chunks,
+            adapters=self._row_adapters(slots, rank),
+        )
         return self._decoder.forward(rows, self._cache, self._slots.block_tables)
 
     def _known(self, tokens: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from python_backend.engine.cuda.kernels.matvec import matvec
 from python_backend.engine.cuda.kernels.skinny_product import skinny_product, suits_skinny_product
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from python_backend.engine.cuda.kernels.matvec import Around
 
 # So many rows keep a product busy with arithmetic, and what it adds them to is read in passing.
 _ROWS_TO_ADD_WITHIN = 512
@@ -19,6 +26,7 @@ class Linear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight = weight
         self.bias = bias
+        self.outputs, self.inputs = weight.shape
         self._transposed = weight.t()
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -36,25 +44,6 @@ class Linear:
                 return None
         return self(rows)
 
-    def times_row(
-        self,
-        row: torch.Tensor,
-        out: torch.Tensor,
-        *,
-        norm: tuple[torch.Tensor, float] | None = None,
-        residual: torch.Tensor | None = None,
-        gated: bool = False,
-        is_gelu: bool = False,
-    ) -> None:
-        """One row alone, together with what comes before and after the product: as `matvec`."""
-        matvec(
-            row,
-            self.weight,
-            out,
-            scales=self.scales,
-            norm=norm,
-            residual=residual,
-            bias=self.bias,
-            gated=gated,
-            is_gelu=is_gelu,
-        )
+    def times_row(self, row: torch.Tensor, out: torch.Tensor, **around: Unpack[Around]) -> None:
+        """One row alone, together with what comes before and after the product."""
+        matvec(row, self.weight, out, scales=self.scales, bias=self.bias, **around)

@@ -76,7 +76,7 @@ def weight_bytes(shape: DecoderShape, precision: str) -> int:
     if (experts := shape.experts) is None:
         products += [(2 * shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate)]
     else:
-        kept += shape.layers * experts.count * shape.hidden * (3 * experts.intermediate + 1)
+        kept += shape.layers * experts.total * shape.hidden * (3 * experts.intermediate + 1)
     if precision == "fp8":
         layer_bytes = sum(outputs * inputs + 4 * outputs for outputs, inputs in products)
     else:

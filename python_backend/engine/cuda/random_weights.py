@@ -31,6 +31,7 @@ class RepeatedLayers:
 
     def __init__(self, weights: DecoderWeights) -> None:
         self.shape = weights.shape
+        self.quantized_bytes = None
         self._weights = weights
         self._layer = cache(weights.layer)
 

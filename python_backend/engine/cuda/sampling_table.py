@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from python_backend.engine.sequence import Sequence
 
 _LARGEST = 3e38
+_NOTHING_ASKED = struct.pack("=ffifff", 0.0, 1.0, 0, 1.0, 0.0, 0.0) + bytes(8)
 _UINT64 = 2**64 - 1
 
 
@@ -33,6 +34,8 @@ class SamplingTable:
         self._vocabulary = vocabulary
         self._slots = slots
         self.settings = torch.zeros(slots + 1, WORDS, dtype=torch.int32, device=device)
+        # Rows that nobody waits for have the last slot: the likeliest token, and nothing is penalized.
+        self.settings[slots] = torch.frombuffer(bytearray(_NOTHING_ASKED), dtype=torch.int32)
         self.counts = torch.zeros(1, 1, dtype=torch.int32, device=device)
         self._changed: dict[int, bytes] = {}
         self._counted: dict[int, Sequence] = {}

@@ -37,6 +37,9 @@ class Slots:
         self.block_tables = torch.full(
             (count + 1, table_blocks), scratch_block, dtype=torch.int32, device=device
         )
+        # The places of their adapters; -1: none.
+        self.adapters = torch.full((count + 1,), -1, dtype=torch.int32, device=device)
+        self._worn = [-1] * count
         self._flat_tables = self.block_tables.view(-1)
         self._table_blocks = table_blocks
         self._free = list(range(count - 1, -1, -1))
@@ -80,6 +83,18 @@ class Slots:
             self._flat_tables.index_copy_(0, where, staging.upload(np.array(blocks, np.int32)))
         for slot, known in told:
             slot.known_blocks = known
+
+    def set_adapters(self, taken: Row[tuple[Slot, Sequence]], staging: Staging) -> None:
+        """Of sequences that have just got their slots."""
+        news = {}
+        for slot, sequence in taken:
+            place = -1 if sequence.adapter is None else sequence.adapter.place
+            if self._worn[slot.number] != place:
+                self._worn[slot.number] = news[slot.number] = place
+        if news:
+            numbers = staging.upload(np.array(list(news)))
+            places = staging.upload(np.array(list(news.values()), np.int32))
+            self.adapters.index_copy_(0, numbers, places)
 
     def set_tokens(self, tokens: dict[int, int], staging: Staging) -> None:
         """The last tokens of some slots, where the device did not choose them itself."""

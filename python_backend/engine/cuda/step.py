@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from python_backend.engine.cuda.adapters import RowAdapters
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunks:
@@ -27,7 +29,7 @@ class PrefillChunks:
 class StepRows:
     """The rows of a step on the device: those of chunks, and those of `work`, which are one token each.
 
-    `wanted_rows` are those whose logits are wanted; None: all of them.
+    `wanted_rows` are those whose logits are wanted; None: all of them. `adapters` where some row has one.
     """
 
     token_ids: torch.Tensor
@@ -36,3 +38,4 @@ class StepRows:
     work: torch.Tensor | None = None
     chunks: PrefillChunks | None = None
     wanted_rows: torch.Tensor | None = None
+    adapters: RowAdapters | None = None

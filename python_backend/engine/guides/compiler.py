@@ -8,15 +8,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from threading import Lock, Timer
+from threading import Lock, Timer, get_native_id
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits
 
+from python_backend.engine.guides.follower import Follower
 from python_backend.engine.guides.limits import GuideLimits, refusal
 from python_backend.engine.guides.state import GuideState
 from python_backend.engine.guides.token_table import TokenTable
 from python_backend.engine.guides.trial_process import TrialProcess
+from python_backend.host.priorities import give_way
 from python_backend.sharing.fair_queue import FairQueue
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -32,14 +34,22 @@ _PARSER_LIMITS = LLParserLimits(verbose_errors=False)
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """A guide that is to be compiled, for as long as somebody wants it."""
+    """A guide that is to be compiled, for as long as somebody wants it.
+
+    Answers are forks of its `stems`, in turn. Forks of one stem are followed one after the other, for they
+    share what llguidance learns about the guide; so a guide that many follow has several.
+    """
 
     owner: str
     tenant: str
     guide: Guide
-    compiled: Future[GuideState] = field(default_factory=Future)
+    compiled: Future[str] = field(default_factory=Future)  # its grammar
     asking: int = 0
-    took_s: float = 0.0  # of a processor
+    tried_s: float = 0.0  # of a processor, each
+    took_s: float = 0.0
+    stems: list[GuideState] = field(default_factory=list)
+    forks: int = 0
+    grows: bool = False
 
 
 class GuideCompiler:
@@ -64,20 +74,23 @@ class GuideCompiler:
         self._end_ids = end_ids
         self._table: TokenTable | InflightError | None = None
         self._reading = Lock()
-        # Of the usual priority: a thread that is seldom run may hold what the step loop waits for.
-        self._compiling = ThreadPoolExecutor(limits.threads, "guide-compile")
-        self._following = ThreadPoolExecutor(limits.threads, "guide-follow")
+        # They give way to steps. Where one holds what the step loop waits for, the cores are free for it.
+        self._compiling = ThreadPoolExecutor(
+            limits.threads, "guide-compile", lambda: give_way(get_native_id())
+        )
+        self._follower = Follower(limits)
         self._trials: SimpleQueue[TrialProcess] = SimpleQueue()
         for _ in range(limits.threads):
             self._trials.put(TrialProcess(limits))
         self._looking = Lock()
+        self._forking = Lock()
         self._queue: FairQueue[_Job] = FairQueue(limits.threads, limits.waiting_guides)
         self._jobs: OrderedDict[tuple[str, Guide], _Job] = OrderedDict()
         self._rests: set[Timer] = set()
 
     def read_tokens(self) -> None:
         """In a thread, while nobody is served yet: everything else waits for the interpreter meanwhile."""
-        self._compiling.submit(self._token_table)
+        self._follower.submit(self._token_table)
 
     def compile(self, guide: Guide, owner: str, tenant: str = "") -> Future[GuideState]:
         """A state at the beginning of an answer; InflightError through the future where there is none.
@@ -91,15 +104,19 @@ class GuideCompiler:
             answer.set_exception(error)
             return answer
         answer.add_done_callback(lambda done: self._answered(job))
-        job.compiled.add_done_callback(lambda done: _hand_over(done, answer))
+        job.compiled.add_done_callback(lambda done: self._hand_over(job, answer))
         return answer
+
+    def follow(self) -> None:
+        """Begins to look for what may come after the tokens that guides were told; returns at once."""
+        self._follower.follow()
 
     def close(self) -> None:
         with self._looking:
             for rest in self._rests:
                 rest.cancel()
         self._compiling.shutdown(wait=True, cancel_futures=True)
-        self._following.shutdown(wait=True, cancel_futures=True)
+        self._follower.close()
         while not self._trials.empty():
             self._trials.get().close()
 
@@ -146,18 +163,21 @@ class GuideCompiler:
 
     def _compile(self, job: _Job) -> None:
         try:
-            state = self._state(job)
+            grammar = self._tried(job)
+            job.stems.append(self._stem(job, grammar))
+            while len(job.stems) < min(job.asking, self._limits.stems(job.took_s)):
+                job.stems.append(self._stem(job, grammar))
         except BaseException as error:
             with self._looking:
                 self._jobs.pop((job.owner, job.guide), None)
             job.compiled.set_exception(error)
         else:
-            job.compiled.set_result(state)
+            job.compiled.set_result(grammar)
         finally:
             with self._looking:
                 self._queue.done(job.tenant)
                 self._forget_some()
-                self._rest(job.tenant, self._limits.rest_s(job.took_s))
+                self._rest(job.tenant, self._limits.rest_s(job.tried_s + job.took_s))
                 with suppress(RuntimeError):  # closed meanwhile
                     self._begin()
 
@@ -178,23 +198,49 @@ class GuideCompiler:
         self._rests.add(timer)
         timer.start()
 
-    def _state(self, job: _Job) -> GuideState:
-        grammar = self._tried(job.guide)
-        table = self._token_table()
+    def _hand_over(self, job: _Job, answer: Future[GuideState]) -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            grammar = job.compiled.result()
+            with self._forking:
+                stem = job.stems[job.forks % len(job.stems)]
+                job.forks += 1
+                may_grow = len(job.stems) < min(job.forks, self._limits.stems(job.took_s))
+                begins, job.grows = may_grow and not job.grows, may_grow or job.grows
+            if begins:
+                with suppress(RuntimeError):  # closed meanwhile
+                    self._compiling.submit(self._grow, job, grammar)
+            answer.set_result(stem.fork())
+        except Exception as error:
+            answer.set_exception(error)
+
+    def _grow(self, job: _Job, grammar: str) -> None:
+        """One more stem, while the answers are handed out that ask for it."""
+        try:
+            stem = self._stem(job, grammar)
+            with self._forking:
+                job.stems.append(stem)
+        finally:
+            job.grows = False
+
+    def _stem(self, job: _Job, grammar: str) -> GuideState:
+        table = self._follower.submit(self._token_table).result()
         began_s = time.thread_time()
         matcher = LLMatcher(table.tokenizer, grammar, log_level=0, limits=_PARSER_LIMITS)
         job.took_s = time.thread_time() - began_s
         if matcher.is_error():
             raise refusal(matcher.get_error())
-        state = GuideState(matcher, table, self._following, self._limits)
+        state = GuideState(self._follower.begin(matcher, table), self._follower)
         state.bits(None)
         return state
 
-    def _tried(self, guide: Guide) -> str:
+    def _tried(self, job: _Job) -> str:
         trial = self._trials.get()
         try:
-            return trial.grammar_of(guide)
+            return trial.grammar_of(job.guide)
         finally:
+            job.tried_s = trial.took_s
             self._trials.put(trial)
 
     def _token_table(self) -> TokenTable:
@@ -207,12 +253,3 @@ class GuideCompiler:
             if isinstance(self._table, InflightError):
                 raise self._table
             return self._table
-
-
-def _hand_over(compiled: Future[GuideState], answer: Future[GuideState]) -> None:
-    if not answer.set_running_or_notify_cancel():
-        return
-    try:
-        answer.set_result(compiled.result().fork())
-    except Exception as error:
-        answer.set_exception(error)

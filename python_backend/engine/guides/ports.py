@@ -26,7 +26,7 @@ class AnswerGuide(Protocol):
         """Returns when the guide is ready, or after `limit_s`."""
 
     def advance(self, token_id: int) -> None:
-        """Takes the next token of the answer; returns at once."""
+        """Takes the next token of the answer; returns at once. What it leads to is found by `follow`."""
 
     def bits(self, end_id: int | None) -> NDArray[np.uint32]:
         """The tokens that may come next, as bits of 32-bit words, the lowest first; not to be changed.
@@ -52,3 +52,6 @@ class PreparedGuide(Protocol):
 class GuideCompiler(Protocol):
     def compile(self, guide: Guide, owner: str, tenant: str = "") -> PreparedGuide:
         """Returns at once. What is compiled for one owner is kept for it alone; tenants take turns."""
+
+    def follow(self) -> None:
+        """What guides were told is followed from now on, all together; returns at once."""

@@ -1,8 +1,9 @@
 """A process in which a guide may break: it turns guides into grammars and compiles each once, for its cost.
 
 Some texts of a few bytes take minutes to compile, or more stack or memory than there is, and nothing can
-stop a compilation from outside. Here it may end the process: by an alarm after its time, by the limit on
-its memory, or by a small stack. What compiles here compiles in the engine, which has more of each.
+stop a compilation from outside. Here it may end the process: by an alarm after its time of a processor, or
+after a multiple of that on a busy machine, by the limit on its memory, or by a small stack. What compiles
+here compiles in the engine, which has more of each.
 
 This file is run as a script, for which it needs llguidance alone. It reads one guide and writes one verdict
 a line, until its input ends.
@@ -11,12 +12,12 @@ a line, until its input ends.
 from __future__ import annotations
 
 import json
-import os
 import re
 import resource
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _STACK_BYTES = 1024 * 1024
-_NICENESS = 10
+# The steps of others go first: on a busy machine a guide takes longer than its own time.
+PATIENCE = 5
 # A blank, or a new line with its indentation, but never one after the other without end.
 _WHITESPACE = r" |\n[ ]{0,32}|\n\t{0,8}"
 _JSON_OPTIONS: JsonCompileOptions = {
@@ -79,31 +81,38 @@ def _character(escape: re.Match[str]) -> str:
 def verdict_on(
     tokenizer: LLTokenizer, kind: str, text: str, compile_s: float, step_s: float
 ) -> dict[str, str]:
-    signal.setitimer(signal.ITIMER_REAL, compile_s)
+    _set_alarms(compile_s)
     try:
         grammar = grammar_of(kind, text)
     except ValueError as error:
         return {"error": str(error)}
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     if not matcher.is_error():
-        signal.setitimer(signal.ITIMER_REAL, step_s)
+        _set_alarms(step_s)
         matcher.compute_bitmask()
     return {"error": matcher.get_error()} if matcher.is_error() else {"grammar": grammar}
+
+
+def _set_alarms(cpu_s: float) -> None:
+    """None with 0."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    signal.setitimer(signal.ITIMER_REAL, cpu_s * PATIENCE)
 
 
 def serve(compile_s: float, step_s: float) -> None:
     tokenizer = LLTokenizer("byte")
     for line in sys.stdin:
         kind, text = json.loads(line)
-        verdict = json.dumps(verdict_on(tokenizer, kind, text, compile_s, step_s))
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.stdout.write(verdict + "\n")
+        began_s = time.process_time()
+        verdict = verdict_on(tokenizer, kind, text, compile_s, step_s)
+        _set_alarms(0)
+        sys.stdout.write(json.dumps({**verdict, "took_s": time.process_time() - began_s}) + "\n")
         sys.stdout.flush()
 
 
 def main(compile_s: float, step_s: float, memory_bytes: int) -> None:
-    os.nice(_NICENESS)  # the streams of others go first
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for alarm in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(alarm, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))

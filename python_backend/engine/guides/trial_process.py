@@ -11,6 +11,7 @@ from pathlib import Path
 from python_backend.engine.guides import trial
 from python_backend.engine.guides.limits import GuideLimits, refusal
 from python_backend.engine.request import Guide
+from python_backend.host.priorities import give_way
 from python_backend.wire.errors import ErrorKind, InflightError
 
 
@@ -20,6 +21,7 @@ class TrialProcess:
     def __init__(self, limits: GuideLimits) -> None:
         self._limits = limits
         self._process: subprocess.Popen[str] | None = None
+        self.took_s = 0.0  # of a processor, by the last one
 
     def grammar_of(self, guide: Guide) -> str:
         """The guide as llguidance's grammar, known to compile within the limits; else InflightError."""
@@ -33,11 +35,13 @@ class TrialProcess:
         except BrokenPipeError:
             answer = ""
         if not answer.endswith("\n"):
+            self.took_s = self._limits.compile_s  # or less, of what is worth resting for
             raise self._cause_of_death()
-        verdict: dict[str, str] = json.loads(answer)
+        verdict = json.loads(answer)
+        self.took_s = verdict["took_s"]
         if "grammar" not in verdict:
             raise refusal(verdict["error"])
-        return verdict["grammar"]
+        return str(verdict["grammar"])
 
     def close(self) -> None:
         if self._process is not None:
@@ -57,13 +61,14 @@ class TrialProcess:
                 stderr=subprocess.DEVNULL,
                 encoding="utf-8",
             )
+            give_way(self._process.pid)
         return self._process
 
     def _cause_of_death(self) -> InflightError:
         assert self._process is not None
         code = self._process.wait()
         self.close()
-        if code == -signal.SIGALRM:
+        if code in (-signal.SIGALRM, -signal.SIGPROF):
             limits = f"{self._limits.compile_s:g} s, and {self._limits.step_s:g} s for one token"
             return refusal(f"costs too much to compile; limit {limits}")
         if code > 0:

@@ -38,8 +38,12 @@ def root_hash(salt: str) -> bytes:
 SHARED_ROOT = blake2b(digest_size=_HASH_BYTES, person=b"shared").digest()
 
 
-def first_hashes(request: GenerationRequest) -> list[bytes]:
-    return [SHARED_ROOT if request.shared_tokens else root_hash(request.cache_salt)]
+def first_hashes(request: GenerationRequest, adapter: bytes = b"") -> list[bytes]:
+    """The root of its chain; what an adapter has had a part in is found by nobody without that adapter."""
+    root = SHARED_ROOT if request.shared_tokens else root_hash(request.cache_salt)
+    if not adapter:
+        return [root]
+    return [blake2b(root + adapter, digest_size=_HASH_BYTES, person=b"adapter").digest()]
 
 
 def extend_hashes(
@@ -212,6 +216,10 @@ class PrefixCache:
             found.append(block)
         return found
 
+    def known(self, hashes: Iterable[bytes]) -> list[int]:
+        """Those of the blocks that can be found, whatever of the prefix before them is gone."""
+        return [self._blocks[digest] for digest in hashes if digest in self._blocks]
+
     def publish(self, block: int, digest: bytes) -> None:
         """Makes a computed block findable, unless another one with the same content is already."""
         if digest not in self._blocks:
@@ -241,11 +249,12 @@ class PrefixCache:
         """Someone holds the block again."""
         self._idle.remove(block)
 
-    def evict(self) -> int:
-        """Gives up the idle block that is worth least, for another use."""
+    def evict(self) -> tuple[int, bytes]:
+        """Gives up the idle block that is worth least, for another use; and what it held."""
         block = self._idle.pop()
+        digest = self._hashes[block]
         self.forget(block)
-        return block
+        return block, digest
 
     def check(self) -> None:
         """Raises AssertionError unless hashes and blocks agree and every idle block can be found."""

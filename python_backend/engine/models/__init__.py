@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from python_backend.engine.models.config import Config, unsupported
 from python_backend.engine.models.families import FAMILIES
 from python_backend.engine.models.reader import CheckpointWeights
+from python_backend.engine.models.text_tower import TextTower
 from python_backend.wire.parameters import refusal
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ def load_weights(checkpoint: TensorStore, max_sequence_tokens: int | None = None
     for architecture in checkpoint.architectures:
         if architecture in FAMILIES:
             family = FAMILIES[architecture]
-            blueprint = family.blueprint(Config(checkpoint.config, family.assumed, max_sequence_tokens))
-            return CheckpointWeights(checkpoint, blueprint.shape, blueprint.layout)
+            store = checkpoint if family.text_type is None else TextTower(checkpoint, family.text_type)
+            blueprint = family.blueprint(Config(store.config, family.assumed, max_sequence_tokens))
+            return CheckpointWeights(store, blueprint.shape, blueprint.layout)
     named = " or ".join(checkpoint.architectures) or "model of no named architecture"
     raise unsupported(
         f"{checkpoint.path} is a {named}, which this engine does not know; "

@@ -10,15 +10,35 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from python_backend.engine.checkpoint import Grouped, Matrix, Numbers, Weights
+from python_backend.engine.checkpoint.grouped import dense, of_rows
 
-Weights = NDArray[np.float32]
+__all__ = [
+    "Activation",
+    "DecoderShape",
+    "DecoderWeights",
+    "ExpertShape",
+    "ExpertWeights",
+    "Grouped",
+    "LayerWeights",
+    "Matrix",
+    "Numbers",
+    "Rope",
+    "Weights",
+    "dense",
+    "of_rows",
+]
 
 
 class Activation(str, Enum):
+    """What becomes of a gate g and the up u beside it: activate(g) · u, but for the last.
+
+    That is, with both clamped to `activation_limit`, g · sigmoid(1.702 g) · (u + 1): gpt-oss's.
+    """
+
     SILU = "silu"
     GELU_TANH = "gelu_tanh"
+    CLAMPED_SWIGLU = "clamped_swiglu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +46,29 @@ class ExpertShape:
     """A mixture of experts: each row goes through `per_token` of `count` of them.
 
     The router's softmax is over all experts; with `renormalizes` the shares of the chosen are made to sum up
-    to 1.
+    to 1. Behind them are `shared` more, which every row goes through: the parts of one that is as many times
+    as wide. All of those have the share that the sigmoid of the router's last score is.
     """
 
     count: int
     per_token: int
     intermediate: int
     renormalizes: bool
+    shared: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.count + self.shared
+
+    @property
+    def scores(self) -> int:
+        """How many the router gives."""
+        return self.count + bool(self.shared)
+
+    @property
+    def passes(self) -> int:
+        """How many experts a row goes through."""
+        return self.per_token + self.shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +108,47 @@ class DecoderShape:
     weighs_in_fp32: bool = False  # normed rows are rounded after they are weighed, not before
     attention_softcap: float | None = None
     logits_softcap: float | None = None
+    activation_limit: float = 7.0
     experts: ExpertShape | None = None
+
+    @property
+    def window_tokens(self) -> int | None:
+        """What no layer looks back beyond; None where some layer looks back at everything."""
+        found = [window for window in self.windows if window is not None]
+        return max(found) if len(found) == self.layers else None
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """`router` (experts, hidden); `gate_up` (experts, 2 · intermediate, hidden), gates first; `down`
-    (experts, hidden, intermediate)."""
+    """`router` (scores, hidden); `gate_up` (experts, 2 · intermediate, hidden), gates first; `down`
+    (experts, hidden, intermediate). Biases have one dimension less."""
 
     router: Weights
-    gate_up: Weights
-    down: Weights
+    gate_up: Matrix
+    down: Matrix
+    router_bias: Weights | None = None
+    gate_up_bias: Weights | None = None
+    down_bias: Weights | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Matrices are (outputs, inputs).
+    """One layer. Matrices are (outputs, inputs), and quantised still where the checkpoint has them so.
 
     `qkv` holds queries, keys and values one after the other. The rows of every query and key head (and the
     entries of their bias and norms) are ordered so that the two dimensions that turn together are neighbours
     (`rope.pair_up`). `gate_up` holds all gates, then all ups. Norm weights are what the normed row is
-    multiplied by: a family that stores weight - 1 adds the 1 at loading.
+    multiplied by: a family that stores weight - 1 adds the 1 at loading. `query_norm` and `key_norm` are as
+    wide as a head, or as all of them where all are normed as one row. A head's entry of `sinks` is a score
+    that no token has: it takes its share of attention, and brings nothing.
     """
 
-    attention_norm: Weights
-    qkv: Weights
-    attention_out: Weights
-    mlp_norm: Weights
-    gate_up: Weights | None
-    down: Weights | None
+    attention_norm: Weights | None
+    qkv: Matrix
+    attention_out: Matrix
+    mlp_norm: Weights | None
+    gate_up: Matrix | None
+    down: Matrix | None
     qkv_bias: Weights | None = None
     attention_out_bias: Weights | None = None
     gate_up_bias: Weights | None = None
@@ -110,14 +158,19 @@ class LayerWeights:
     # Norms on what attention and mlp give back, before it is added to the residual (Gemma).
     attention_out_norm: Weights | None = None
     mlp_out_norm: Weights | None = None
+    sinks: Weights | None = None
     experts: ExpertWeights | None = None
 
 
 class DecoderWeights(Protocol):
-    """Weights in fp32, read from the checkpoint when asked for, so that one layer at a time is in memory."""
+    """Weights, read from the checkpoint when asked for, so that one layer at a time is in memory."""
 
     @property
     def shape(self) -> DecoderShape: ...
+
+    @property
+    def quantized_bytes(self) -> int | None:
+        """What they take where they are kept quantised, as they are stored; None where they are not."""
 
     def embeddings(self) -> Weights:
         """(vocabulary, hidden), without `embedding_scale`."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from python_backend.engine.checkpoint import unusable
 from python_backend.engine.models.config import Config, unsupported
-from python_backend.engine.models.decoder import Rope, Weights
+from python_backend.engine.models.decoder import Rope
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +176,11 @@ _KINDS: dict[str, Callable[[RopeSettings], _Turning]] = {
 }
 
 
-def pair_up(rows: Weights, heads: int, rotary_dim: int) -> Weights:
+def pair_up(rows: NDArray[Any], heads: int, rotary_dim: int) -> NDArray[Any]:
     """Reorders a query or key weight (bias, norm) so that dimensions that turn together are neighbours."""
     columns = rows.shape[1:]
     by_head = rows.reshape(heads, -1, *columns)
     halves = by_head[:, :rotary_dim].reshape(heads, 2, rotary_dim // 2, *columns)
     turning = halves.swapaxes(1, 2).reshape(heads, rotary_dim, *columns)
-    paired: Weights = np.concatenate((turning, by_head[:, rotary_dim:]), axis=1)
+    paired: NDArray[Any] = np.concatenate((turning, by_head[:, rotary_dim:]), axis=1)
     return paired.reshape(rows.shape)

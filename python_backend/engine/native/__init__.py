@@ -14,6 +14,7 @@ from pathlib import Path
 import numba
 
 from python_backend.engine.host.cache_dir import cache_dir
+from python_backend.engine.native.one_module import compile_as_one
 
 
 def _fingerprint() -> str:
@@ -26,3 +27,4 @@ def _fingerprint() -> str:
 KERNELS = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_dir() / "kernels") / _fingerprint()
 numba.config.CACHE_DIR = str(KERNELS)  # type: ignore[attr-defined]
 numba.config.CACHE_LOCATOR_CLASSES = "python_backend.engine.native.kernel_cache.BySources"  # type: ignore[attr-defined]
+compile_as_one()

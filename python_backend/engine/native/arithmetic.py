@@ -9,13 +9,15 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from python_backend.engine.models.decoder import Activation
 from python_backend.engine.native.microkernel import GROUP
 
 # Sums may be reordered for vector units, but a value that is not a number stays one.
 FAST = {"contract", "reassoc", "nsz", "arcp", "afn"}
+# Nothing is allocated in them: references to arrays are not counted, which would take long to compile.
+STEP_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": FAST, "_nrt": False}
 # Only the step itself is called from Python: the others need no way in from there.
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": FAST, "inline": "never"}
-OPTIONS |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+OPTIONS = {**STEP_OPTIONS, "inline": "never", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # As arguments of a function, Python's own numbers would have it compiled once more for each of them.
 NOUGHT, ONE, NO = np.int64(0), np.int64(1), np.bool_(False)
 
@@ -29,13 +31,17 @@ _C1, _C2, _C3 = (
 _C4, _C5 = np.float32(0.009618129107628477), np.float32(0.0013333558146428443)
 _C6 = np.float32(0.00015403530393381608)
 _ONE, _TWO, _ZERO = np.float32(1.0), np.float32(2.0), np.float32(0.0)
+# What a step is told instead of an activation: its place here.
+ACTIVATIONS = (Activation.SILU, Activation.GELU_TANH, Activation.CLAMPED_SWIGLU)
+_GELU_TANH, _CLAMPED_SWIGLU = np.int64(1), np.int64(2)
+_SWIGLU_SLOPE = np.float32(1.702)
 _GELU_A, _GELU_B = np.float32(0.7978845608028654), np.float32(0.044715)
 # A group smaller than this counts as zeros: its scale would have no inverse.
 _SMALLEST = np.float32(1e-30)
 
 
 @intrinsic
-def _float_of_bits(context, bits):
+def float_of_bits(context, bits):
     def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         return builder.bitcast(values[0], ir.FloatType())
 
@@ -51,7 +57,7 @@ def exponential(x):
     nearest = np.floor(powers + np.float32(0.5))
     f = powers - nearest
     series = _ONE + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
-    return series * _float_of_bits((np.int32(nearest) + np.int32(127)) << np.int32(23))
+    return series * float_of_bits((np.int32(nearest) + np.int32(127)) << np.int32(23))
 
 
 @njit(**OPTIONS)
@@ -65,10 +71,18 @@ place = np.uint64
 
 
 @njit(**OPTIONS)
-def activate_group(gates_ups, at, is_gelu, out, row, group):
+def activate_group(gates_ups, at, activation, limit, out, row, group):
     """A group of `out` = activation of the 32 gates from `at` on · the 32 ups that follow them."""
     gates, ups, target = place(at), place(at + GROUP), place(group * GROUP)
-    if is_gelu:
+    if activation == _CLAMPED_SWIGLU:
+        for k in range(GROUP):
+            i = place(k)
+            gate, up = gates_ups[gates + i], gates_ups[ups + i]
+            gate = limit if gate > limit else gate
+            up = limit if up > limit else up
+            up = -limit if up < -limit else up
+            out[row, target + i] = gate / (_ONE + exponential(-_SWIGLU_SLOPE * gate)) * (up + _ONE)
+    elif activation == _GELU_TANH:
         for k in range(GROUP):
             i = place(k)
             x = gates_ups[gates + i]

@@ -14,10 +14,11 @@ _LEAST = np.float32(-3.4e38)
 
 
 @njit(**OPTIONS)
-def norm_heads(qkv, row, first, heads, weight, epsilon):
+def norm_heads(qkv, row, begin, end, weight, epsilon):
+    """What lies from `begin` to `end`, as many times as the weight is wide."""
     size = weight.shape[0]
-    for head in range(first, first + heads):
-        at = head * size
+    for part in range((end - begin) // size):
+        at = begin + part * size
         total = np.float32(0.0)
         for i in range(size):
             total += qkv[row, at + i] * qkv[row, at + i]
@@ -48,8 +49,8 @@ def turn_and_store(d, layer, rope, row, qkv, batch, cache):
 
 
 @njit(**OPTIONS)
-def _soften(scores, first, end, softcap):
-    """The scores from `first` to `end` as shares that sum up to 1, and none for the rest."""
+def _soften(scores, first, end, softcap, sink):
+    """The scores from `first` to `end` as shares that sum up to 1 with the sink's, and none for the rest."""
     # Loops over slices become vector code; those over `first + i` have to ask whether the index is below 0.
     before, seen, after = scores[:first], scores[first:end], scores[end:]
     for i in range(before.shape[0]):
@@ -60,10 +61,11 @@ def _soften(scores, first, end, softcap):
     if softcap > 0:
         for i in range(count):
             seen[i] = softcap * hyperbolic_tangent(seen[i] / softcap)
-    highest = _LEAST
+    highest = sink
     for i in range(count):
         highest = seen[i] if seen[i] > highest else highest
-    total = np.float32(0.0)
+    # Where there is no sink, what is added here is too small to change a sum of 1 and more.
+    total = exponential(sink - highest)
     for i in range(count):
         share = exponential(seen[i] - highest)
         seen[i] = share
@@ -108,7 +110,7 @@ def _weigh(count, shares, shares_stride, values, values_stride, tokens, sums, su
 
 
 @njit(**OPTIONS)
-def attend(d, window, layer, row, rows, kv_head, qkv, batch, cache, queries, scores, sums, attended):
+def attend(d, window, sinks, layer, row, rows, kv_head, qkv, batch, cache, queries, scores, sums, attended):
     """Attention of a few neighbouring rows of one sequence, for the query heads that share a key head.
 
     Keys lie in the cache dimension by dimension and values token by token, so that both sums run over whole
@@ -155,7 +157,8 @@ def attend(d, window, layer, row, rows, kv_head, qkv, batch, cache, queries, sco
     for query in range(count):
         end = position + query // group + 1
         first = 0 if window == 0 else max(0, end - window)
-        _soften(scores[query, :stop], first - origin, end - origin, d.attention_softcap)
+        sink = sinks[kv_head * group + query % group] if sinks.shape[0] > 0 else _LEAST
+        _soften(scores[query, :stop], first - origin, end - origin, d.attention_softcap, sink)
     for block in range(first_block, last_block + 1):
         tokens = min(d.slots, position + rows - block * d.slots)
         values = head_values + batch.tables[table + block] * cache.values.strides[1]

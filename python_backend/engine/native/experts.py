@@ -10,11 +10,14 @@ from python_backend.engine.native.products import FP32, mlp_inner, part_of, prod
 from python_backend.engine.native.tables import Matrix
 from python_backend.engine.native.threads import meet
 
+_ONE = np.float32(1.0)
+
 
 @njit(**OPTIONS)
-def _choose(scores, row, renormalizes, chosen, shares):
-    """The likeliest experts of a row, and their shares of softmax over all."""
-    experts = scores.shape[1]
+def _choose(scores, row, renormalizes, shared, chosen, shares):
+    """The likeliest experts of a row, their shares of softmax over all, and those that all rows go to."""
+    experts = scores.shape[1] - (1 if shared > 0 else 0)
+    choices = chosen.shape[1] - shared
     highest = scores[row, 0]
     for expert in range(1, experts):
         highest = max(highest, scores[row, expert])
@@ -22,7 +25,7 @@ def _choose(scores, row, renormalizes, chosen, shares):
     for expert in range(experts):
         total += exponential(scores[row, expert] - highest)
     kept = np.float32(0.0)
-    for rank in range(chosen.shape[1]):
+    for rank in range(choices):
         best = -1
         for expert in range(experts):
             is_taken = False
@@ -35,8 +38,11 @@ def _choose(scores, row, renormalizes, chosen, shares):
         shares[row, rank] = exponential(scores[row, best] - highest) / total
         kept += shares[row, rank]
     if renormalizes:
-        for rank in range(chosen.shape[1]):
+        for rank in range(choices):
             shares[row, rank] /= kept
+    for part in range(shared):
+        chosen[row, choices + part] = experts + part
+        shares[row, choices + part] = _ONE / (_ONE + exponential(-scores[row, experts]))
 
 
 @njit(**OPTIONS)
@@ -68,14 +74,13 @@ def _copy_row(source, row, target, place):
 
 
 @njit(**OPTIONS)
-def _gather(d, w, layer, rows, x, me, threads, counters, number):
+def _gather(d, w, layer, rows, x, e, me, threads, counters, number):
     """Chooses each row's experts and puts the rows of each expert side by side."""
-    e = x.experts
-    router = Matrix(w.router[layer], w.head_scales[:0], w.final_norm[:0])
+    router = Matrix(w.router[layer], w.head_scales[:0], w.router_bias[layer])
     product(FP32, router, rows, x.normed, NO, e.scores, x.tiles[me], counters, number, threads)
     meet(counters, threads)
     for row in range(me, rows, threads):
-        _choose(e.scores, row, d.experts_renormalize, e.chosen, e.shares)
+        _choose(e.scores, row, d.experts_renormalize, d.experts_shared, e.chosen, e.shares)
     meet(counters, threads)
     if me == 0:
         _line_up(e.chosen, rows, e.first_places, e.filled, e.places)
@@ -87,24 +92,46 @@ def _gather(d, w, layer, rows, x, me, threads, counters, number):
 
 
 @njit(**OPTIONS)
-def think(d, w, layer, rows, x, me, threads, counters, number):
+def think(d, w, layer, rows, x, e, me, threads, counters, number):
     """The normed rows through their experts; what comes back, added up by share, is in `x.delta`."""
-    e = x.experts
-    _gather(d, w, layer, rows, x, me, threads, counters, number)
+    if e is None:
+        return
+    _gather(d, w, layer, rows, x, e, me, threads, counters, number)
     experts = e.first_places.shape[0] - 1
-    buffer, no_bias = x.tiles[me], w.final_norm[:0]
+    buffer = x.tiles[me]
     for expert in range(experts):
         first, end = e.first_places[expert], e.first_places[expert + 1]
         if first < end:
-            matrix = Matrix(w.expert_gate_up[layer, expert], w.expert_gate_up_scales[layer, expert], no_bias)
+            matrix = Matrix(
+                w.expert_gate_up[layer, expert],
+                w.expert_gate_up_scales[layer, expert],
+                w.expert_gate_up_bias[layer, expert],
+            )
             gathered, inner = part_of(e.gathered, first, end), part_of(e.inner, first, end)
             at = number + 1 + expert
-            mlp_inner(d.format, d.is_gelu, matrix, end - first, gathered, inner, buffer, counters, at)
+            mlp_inner(
+                d.format,
+                d.activation,
+                d.activation_limit,
+                matrix,
+                None,
+                layer,
+                end - first,
+                gathered,
+                inner,
+                buffer,
+                counters,
+                at,
+            )
     meet(counters, threads)
     for expert in range(experts):
         first, end = e.first_places[expert], e.first_places[expert + 1]
         if first < end:
-            matrix = Matrix(w.expert_down[layer, expert], w.expert_down_scales[layer, expert], no_bias)
+            matrix = Matrix(
+                w.expert_down[layer, expert],
+                w.expert_down_scales[layer, expert],
+                w.expert_down_bias[layer, expert],
+            )
             inner, out = part_of(e.inner, first, end), e.out[first:end]
             at = number + 1 + experts + expert
             product(d.format, matrix, end - first, inner, NO, out, buffer, counters, at, threads)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Row
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from python_backend.engine.native.adapters import NativeAdapters
+from python_backend.engine.native.arithmetic import ACTIVATIONS
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, LANES, ROWS, Format
 from python_backend.engine.native.step import counters_per_layer, run_step
 from python_backend.engine.native.tables import (
+    Adapted,
     Arrays,
     Batch,
     Cache,
@@ -18,6 +22,7 @@ from python_backend.engine.native.tables import (
     ExpertScratch,
     Inputs,
     Scratch,
+    Told,
 )
 from python_backend.engine.native.threads import Team
 from python_backend.engine.native.weight_layouts import whole
@@ -48,6 +53,8 @@ class NativeModel:
         tokens_per_block: int,
         max_sequence_tokens: int,
         threads: int,
+        max_adapters: int = 0,
+        max_adapter_rank: int = 0,
     ) -> None:
         self._shape = shape
         self._arrays = arrays
@@ -60,9 +67,13 @@ class NativeModel:
         self._dimensions = _dimensions(shape, kind, tokens_per_block)
         together = _ROWS_TOGETHER * shape.heads // shape.kv_heads
         self._scores = _floats(threads, together, max_sequence_tokens + 2 * max(tokens_per_block, LANES))
-        experts = shape.experts.count if shape.experts else 0
+        experts = shape.experts.total if shape.experts else 0
+        self.adapters = NativeAdapters(shape, max_adapters, max_adapter_rank)
+        self._nothing = _floats(CHANNELS)
         self._counters = np.zeros(2 + counters_per_layer(experts) * shape.layers, np.int64)
         self._scratch = self._scratch_for(64)
+        self._experts = _expert_scratch(64, shape)
+        self._adapter_rows = self.adapters.rows(0)
 
     def forward(
         self, chunks: Row[Chunk], copies: Row[BlockCopy], wanted_rows: Row[int]
@@ -74,30 +85,59 @@ class NativeModel:
         rows = max(len(batch.token_ids), len(batch.wanted))
         if rows > len(self._scratch.hidden):
             self._scratch = self._scratch_for(rows)
-        return self._run(batch)
+            self._experts = _expert_scratch(rows, self._shape)
+        return self._run(batch, self._adapters_of(chunks))
+
+    def compile(self) -> None:
+        """Loads the compiled step, or compiles it; `signature` is all it depends on."""
+        run_step.compile(self.signature)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """The types of what the step is told."""
+        return tuple(map(numba.typeof, (0, *self._told(self._one_row(), []))))
 
     def warm_up(self) -> None:
-        """Loads the compiled step, or compiles it, so that the first request does not wait for that."""
-        self._run(self._batch_of([0], [0], [0], [0], [0], [0], [1]))
+        """So that the first request does not wait for compiled code to be found and loaded."""
+        self._run(self._one_row(), [])
 
     def close(self) -> None:
         self._team.close()
 
-    def _run(self, batch: Batch) -> NDArray[np.float32]:
-        logits = np.empty((len(batch.wanted), self._shape.vocabulary), np.float32)
+    def _adapters_of(self, chunks: Row[Chunk]) -> list[int]:
+        """By rows; empty where none has one, so that nobody else pays for asking."""
+        if all(chunk.sequence.adapter is None for chunk in chunks):
+            return []
+        places = [(-1 if (worn := chunk.sequence.adapter) is None else worn.place) for chunk in chunks]
+        return [place for place, chunk in zip(places, chunks, strict=True) for _ in range(chunk.count)]
+
+    def _run(self, batch: Batch, adapters: list[int]) -> NDArray[np.float32]:
         self._counters[1:] = 0
-        self._team.run(
-            run_step,
+        told = self._told(batch, adapters)
+        self._team.run(run_step, *told)
+        return told.logits
+
+    def _told(self, batch: Batch, adapters: list[int]) -> Told:
+        return Told(
             self._team.threads,
             self._dimensions,
             self._arrays,
             batch,
             self._scratch,
+            self._experts,
+            self._adapted(adapters),
             self._cache,
-            logits,
+            np.empty((len(batch.wanted), self._shape.vocabulary), np.float32),
             self._counters,
         )
-        return logits
+
+    def _adapted(self, adapters: list[int]) -> Adapted | None:
+        if not self.adapters.places:
+            return None
+        if len(adapters) > len(self._adapter_rows):
+            self._adapter_rows = self.adapters.rows(whole(len(adapters), 64))
+        of_row = np.array(adapters, np.int64)
+        return Adapted(self.adapters.tables, of_row, self._adapter_rows, self._nothing)
 
     def _batch(self, chunks: Row[Chunk], wanted_rows: Row[int]) -> Batch:
         token_ids: list[int] = []
@@ -115,6 +155,9 @@ class NativeModel:
             tables_at += [len(tables)] * chunk.count
             tables += chunk.sequence.table.blocks
         return self._batch_of(token_ids, positions, tables_at, tables, wanted_rows, first_rows, row_counts)
+
+    def _one_row(self) -> Batch:
+        return self._batch_of([0], [0], [0], [0], [0], [0], [1])
 
     def _batch_of(
         self,
@@ -158,7 +201,6 @@ class NativeModel:
             queries=_floats(self._team.threads, self._scores.shape[1], shape.head_dim),
             scores=self._scores,
             sums=_floats(self._team.threads, self._scores.shape[1], whole(shape.head_dim, LANES)),
-            experts=_expert_scratch(rows, shape),
             tiles=_floats(self._team.threads, CHANNELS + 2 * ROWS * GROUP),
         )
 
@@ -173,21 +215,21 @@ def _inputs(rows: int, width: int) -> Inputs:
     )
 
 
-def _expert_scratch(rows: int, shape: DecoderShape) -> ExpertScratch:
-    count, each, inner = 0, 0, 0
-    if shape.experts is not None:
-        count, each, inner = shape.experts.count, shape.experts.per_token, shape.experts.intermediate
-    hidden = shape.hidden if each else 0
+def _expert_scratch(rows: int, shape: DecoderShape) -> ExpertScratch | None:
+    if (experts := shape.experts) is None:
+        return None
+    rows = whole(rows, 64)
+    count, each = experts.total, experts.passes
     return ExpertScratch(
-        scores=_floats(rows, count),
+        scores=_floats(rows, experts.scores),
         chosen=np.zeros((rows, each), np.int64),
         shares=_floats(rows, each),
         places=np.zeros((rows, each), np.int64),
         first_places=np.zeros(count + 1, np.int64),
         filled=np.zeros(count, np.int64),
-        gathered=_inputs(rows * each, hidden),
-        inner=_inputs(rows * each, inner),
-        out=_floats(rows * each, hidden),
+        gathered=_inputs(rows * each, shape.hidden),
+        inner=_inputs(rows * each, experts.intermediate),
+        out=_floats(rows * each, shape.hidden),
     )
 
 
@@ -202,12 +244,14 @@ def _dimensions(shape: DecoderShape, kind: Format, slots: int) -> Dimensions:
         slots=slots,
         format=int(kind),
         head_format=int(head_format(kind)),
-        is_gelu=shape.activation == "gelu_tanh",
+        activation=ACTIVATIONS.index(shape.activation),
+        activation_limit=np.float32(shape.activation_limit),
         epsilon=np.float32(shape.norm_epsilon),
         query_scale=np.float32(shape.query_scale),
         embedding_scale=np.float32(shape.embedding_scale),
         attention_softcap=np.float32(shape.attention_softcap or 0),
         logits_softcap=np.float32(shape.logits_softcap or 0),
-        experts_per_row=shape.experts.per_token if shape.experts else 0,
+        experts_per_row=shape.experts.passes if shape.experts else 0,
         experts_renormalize=bool(shape.experts and shape.experts.renormalizes),
+        experts_shared=shape.experts.shared if shape.experts else 0,
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Raised whenever the same checkpoint would be packed into something else.
-_LAYOUT = 3
+_LAYOUT = 4
 # A living engine that packs for longer than this is hard to imagine.
 _ABANDONED_AFTER_S = 24 * 3600
 # Beside the matrices: norms, biases, and what files take to be there.

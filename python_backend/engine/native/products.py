@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from python_backend.engine.native.arithmetic import NOUGHT, ONE, OPTIONS, activate_group, quantize
+from python_backend.engine.native.adapters import expand_gates_and_ups
+from python_backend.engine.native.arithmetic import (
+    NOUGHT,
+    ONE,
+    OPTIONS,
+    activate_group,
+    float_of_bits,
+    quantize,
+)
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
 from python_backend.engine.native.tables import Inputs
 from python_backend.engine.native.threads import take_number
@@ -119,7 +127,7 @@ def _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer):
 
 
 @njit(**OPTIONS)
-def mlp_inner(kind, is_gelu, matrix, rows, inputs, inner, buffer, counters, number):
+def mlp_inner(kind, activation, limit, matrix, adapted, layer, rows, inputs, inner, buffer, counters, number):
     """activate(gate) · up, in groups of 32 channels; tiles of gates and of ups take turns in the matrix."""
     count = inner.floats.shape[1] // GROUP
     tiles = 2 * GROUP // CHANNELS
@@ -143,7 +151,9 @@ def mlp_inner(kind, is_gelu, matrix, rows, inputs, inner, buffer, counters, numb
                 target = gates_ups + place * 4
                 _times_tile(kind, matrix, at, inputs, row, size, begin, NOUGHT, target, _INNER_STEP)
             for r in range(size):
-                activate_group(buffer, CHANNELS + r * 2 * GROUP, is_gelu, inner.floats, row + r, group)
+                at = CHANNELS + r * 2 * GROUP
+                expand_gates_and_ups(adapted, layer, row + r, group, buffer, at)
+                activate_group(buffer, at, activation, limit, inner.floats, row + r, group)
                 if kind != FP32:
                     quantize(inner, row + r, group)
             row += size
@@ -164,14 +174,18 @@ def quantize_row(inputs, row):
 
 @njit(**OPTIONS)
 def prepare(kind, rows, row, weight, epsilon, inputs, target):
-    """The normed row as row `target` of the inputs of a product."""
+    """The normed row as row `target` of the inputs of a product; without a weight the row as it is."""
     size = weight.shape[0]
-    total = np.float32(0.0)
-    for i in range(size):
-        total += rows[row, i] * rows[row, i]
-    factor = np.float32(1.0) / np.sqrt(total / np.float32(size) + epsilon)
-    for i in range(size):
-        inputs.floats[target, i] = rows[row, i] * factor * weight[i]
+    if size == 0:
+        for i in range(rows.shape[1]):
+            inputs.floats[target, i] = rows[row, i]
+    else:
+        total = np.float32(0.0)
+        for i in range(size):
+            total += rows[row, i] * rows[row, i]
+        factor = np.float32(1.0) / np.sqrt(total / np.float32(size) + epsilon)
+        for i in range(size):
+            inputs.floats[target, i] = rows[row, i] * factor * weight[i]
     if kind != FP32:
         quantize_row(inputs, target)
 
@@ -198,7 +212,10 @@ def embed(d, w, token_id, row, out):
     for i in range(d.hidden):
         if d.head_format == FP32:
             place = at + (i * CHANNELS + channel) * 4
-            value = w.embeddings[place : place + 4].view(np.float32)[0]
+            bits = np.int32(0)
+            for part in range(4):
+                bits |= np.int32(w.embeddings[place + part]) << np.int32(8 * part)
+            value = float_of_bits(bits)
         else:
             level = w.embeddings[at + ((i // 4) * 2 + half) * 16 + lane * 4 + i % 4]
             signed = np.float32(np.int8(level))

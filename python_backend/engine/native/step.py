@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from numba import njit
 
-from python_backend.engine.native.arithmetic import FAST, NO, NOUGHT, ONE, OPTIONS, hyperbolic_tangent
+from python_backend.engine.native.adapters import (
+    ATTENTION_OUT,
+    DOWN,
+    GATE,
+    ONE_PART,
+    QUERY,
+    THREE_PARTS,
+    TWO_PARTS,
+    expand_row,
+    shrink,
+)
+from python_backend.engine.native.arithmetic import NO, NOUGHT, ONE, OPTIONS, STEP_OPTIONS, hyperbolic_tangent
 from python_backend.engine.native.attention import attend, norm_heads, turn_and_store
 from python_backend.engine.native.experts import think
 from python_backend.engine.native.products import (
@@ -35,7 +46,7 @@ def counters_per_layer(experts: int) -> int:
 
 @njit(**OPTIONS)
 def _attend_all(d, w, layer, batch, x, cache, me, counters, number):
-    window = w.windows[layer]
+    window, sinks = w.windows[layer], w.sinks[layer]
     queries, scores, sums = x.queries[me], x.scores[me], x.sums[me]
     parts = batch.first_rows.shape[0]
     while True:
@@ -46,11 +57,11 @@ def _attend_all(d, w, layer, batch, x, cache, me, counters, number):
         part, kv_head = parts - 1 - task // d.kv_heads, task % d.kv_heads
         row, rows = batch.first_rows[part], batch.row_counts[part]
         out = x.attended.floats
-        attend(d, window, layer, row, rows, kv_head, x.qkv, batch, cache, queries, scores, sums, out)
+        attend(d, window, sinks, layer, row, rows, kv_head, x.qkv, batch, cache, queries, scores, sums, out)
 
 
 @njit(**OPTIONS)
-def _attention(d, w, layer, batch, x, cache, me, threads, counters, number):
+def _attention(d, w, layer, batch, x, adapted, cache, me, threads, counters, number):
     """From the normed rows to what attention adds to the hidden ones."""
     rows = batch.token_ids.shape[0]
     buffer = x.tiles[me]
@@ -58,16 +69,20 @@ def _attention(d, w, layer, batch, x, cache, me, threads, counters, number):
     product(d.format, qkv, rows, x.normed, NO, x.qkv, buffer, counters, number + _QKV, threads)
     meet(counters, threads)
     for row in range(me, rows, threads):
+        expand_row(adapted, layer, QUERY, THREE_PARTS, row, x.qkv)
         if w.query_norm.shape[1] > 0:
-            norm_heads(x.qkv, row, NOUGHT, d.heads, w.query_norm[layer], d.epsilon)
-            norm_heads(x.qkv, row, d.heads, d.kv_heads, w.key_norm[layer], d.epsilon)
+            keys = d.heads * d.head_dim
+            norm_heads(x.qkv, row, NOUGHT, keys, w.query_norm[layer], d.epsilon)
+            norm_heads(x.qkv, row, keys, keys + d.kv_heads * d.head_dim, w.key_norm[layer], d.epsilon)
         turn_and_store(d, layer, w.rope_of_layer[layer], row, x.qkv, batch, cache)
     meet(counters, threads)
     _attend_all(d, w, layer, batch, x, cache, me, counters, number + _ATTENTION)
     meet(counters, threads)
-    if d.format != FP32:
-        for row in range(me, rows, threads):
+    for row in range(me, rows, threads):
+        shrink(adapted, layer, ATTENTION_OUT, ONE_PART, x.attended, row)
+        if d.format != FP32:
             quantize_row(x.attended, row)
+    if d.format != FP32:
         meet(counters, threads)
     adds = w.attention_out_norm.shape[1] == 0
     target = x.hidden if adds else x.delta
@@ -79,42 +94,66 @@ def _attention(d, w, layer, batch, x, cache, me, threads, counters, number):
 
 
 @njit(**OPTIONS)
-def _mlp(d, w, mlp, adds, rows, x, me, threads, counters, number):
+def _mlp(d, w, layer, mlp, adds, rows, x, adapted, me, threads, counters, number):
     """From the normed rows to what a dense layer adds to the hidden ones."""
     buffer = x.tiles[me]
     gate_up = Matrix(w.gate_up[mlp], w.gate_up_scales[mlp], w.gate_up_bias[mlp])
     down = Matrix(w.down[mlp], w.down_scales[mlp], w.down_bias[mlp])
-    mlp_inner(d.format, d.is_gelu, gate_up, rows, x.normed, x.inner, buffer, counters, number + _MLP_INNER)
+    mlp_inner(
+        d.format,
+        d.activation,
+        d.activation_limit,
+        gate_up,
+        adapted,
+        layer,
+        rows,
+        x.normed,
+        x.inner,
+        buffer,
+        counters,
+        number + _MLP_INNER,
+    )
     meet(counters, threads)
+    for row in range(me, rows, threads):
+        shrink(adapted, layer, DOWN, ONE_PART, x.inner, row)
     target = x.hidden if adds else x.delta
     product(d.format, down, rows, x.inner, adds, target, buffer, counters, number + _MLP_OUT, threads)
     meet(counters, threads)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath=FAST)
-def run_step(me, threads, d, w, batch, x, cache, logits, counters):
+@njit(cache=True, **STEP_OPTIONS)
+def run_step(me, threads, d, w, batch, x, experts, adapted, cache, logits, counters):
+    """`experts` and `adapted` are None where the model has none: then what is for them is not compiled."""
     rows = batch.token_ids.shape[0]
     layers = w.attention_norm.shape[0]
-    per_layer = _EXPERTS + 1 + 2 * (x.experts.first_places.shape[0] - 1)
+    per_layer = _EXPERTS + 1
+    if experts is not None:
+        per_layer += 2 * (experts.first_places.shape[0] - 1)
     number = ONE  # counter 0 belongs to the barrier
     for row in range(me, rows, threads):
         embed(d, w, batch.token_ids[row], row, x.hidden)
         prepare(d.format, x.hidden, row, w.attention_norm[0], d.epsilon, x.normed, row)
+        shrink(adapted, NOUGHT, QUERY, THREE_PARTS, x.normed, row)
     meet(counters, threads)
     for layer in range(layers):
-        _attention(d, w, layer, batch, x, cache, me, threads, counters, number)
+        _attention(d, w, layer, batch, x, adapted, cache, me, threads, counters, number)
         for row in range(me, rows, threads):
             if w.attention_out_norm.shape[1] > 0:
+                expand_row(adapted, layer, ATTENTION_OUT, ONE_PART, row, x.delta)
                 fold_in(w.attention_out_norm[layer], x.delta, row, d.epsilon, x.hidden)
+            else:
+                expand_row(adapted, layer, ATTENTION_OUT, ONE_PART, row, x.hidden)
             prepare(d.format, x.hidden, row, w.mlp_norm[layer], d.epsilon, x.normed, row)
+            shrink(adapted, layer, GATE, TWO_PARTS, x.normed, row)
         meet(counters, threads)
         has_norm = w.mlp_out_norm.shape[1] > 0
         mlp = w.mlp_of_layer[layer]
         if mlp < 0:
-            think(d, w, -1 - mlp, rows, x, me, threads, counters, number + _EXPERTS)
+            think(d, w, -1 - mlp, rows, x, experts, me, threads, counters, number + _EXPERTS)
         else:
-            _mlp(d, w, mlp, not has_norm, rows, x, me, threads, counters, number)
+            _mlp(d, w, layer, mlp, not has_norm, rows, x, adapted, me, threads, counters, number)
         for row in range(me, rows, threads):
+            expand_row(adapted, layer, DOWN, ONE_PART, row, x.delta if has_norm else x.hidden)
             if has_norm:
                 fold_in(w.mlp_out_norm[layer], x.delta, row, d.epsilon, x.hidden)
             elif mlp < 0:
@@ -122,6 +161,7 @@ def run_step(me, threads, d, w, batch, x, cache, logits, counters):
                     x.hidden[row, i] += x.delta[row, i]
             if layer + 1 < layers:
                 prepare(d.format, x.hidden, row, w.attention_norm[layer + 1], d.epsilon, x.normed, row)
+                shrink(adapted, layer + 1, QUERY, THREE_PARTS, x.normed, row)
         meet(counters, threads)
         number += per_layer
     wanted = batch.wanted.shape[0]

@@ -17,7 +17,8 @@ class Dimensions(NamedTuple):
     slots: int
     format: int
     head_format: int
-    is_gelu: bool
+    activation: int
+    activation_limit: np.float32
     epsilon: np.float32
     query_scale: np.float32
     embedding_scale: np.float32
@@ -25,6 +26,7 @@ class Dimensions(NamedTuple):
     logits_softcap: np.float32
     experts_per_row: int  # 0: no layer has experts
     experts_renormalize: bool
+    experts_shared: int  # of those, how many every row goes through
 
 
 class Arrays(NamedTuple):
@@ -52,6 +54,7 @@ class Arrays(NamedTuple):
     down_scales: Any
     down_bias: Any
     mlp_out_norm: Any
+    sinks: Any
     final_norm: Any
     head: Any
     head_scales: Any
@@ -61,10 +64,13 @@ class Arrays(NamedTuple):
     rope_of_layer: Any
     mlp_of_layer: Any
     router: Any
+    router_bias: Any
     expert_gate_up: Any  # (layers that have experts, experts, bytes)
     expert_gate_up_scales: Any
+    expert_gate_up_bias: Any
     expert_down: Any
     expert_down_scales: Any
+    expert_down_bias: Any
 
 
 class Matrix(NamedTuple):
@@ -87,6 +93,24 @@ class Batch(NamedTuple):
     wanted: Any  # rows whose logits are asked for
     first_rows: Any  # neighbouring rows of one sequence attend together: the first of them,
     row_counts: Any  # and how many they are
+
+
+class AdapterTables(NamedTuple):
+    """Adapters by their places. What a part has in a layer begins `starts` behind the layer's floats."""
+
+    pool: Any  # (places, floats)
+    ranks: Any  # (places, layers, parts); 0: nothing is added there
+    starts: Any  # (parts, 3): the first matrix, the second, and how wide that is
+    layer_floats: int
+
+
+class Adapted(NamedTuple):
+    """Which adapter each row of a step has, and the rows on their way through them."""
+
+    tables: AdapterTables
+    of_row: Any  # the place of its adapter, -1: none; empty where no row has one
+    rows: Any  # (rows, parts that have one input, rank)
+    nothing: Any  # eight zeros
 
 
 class Cache(NamedTuple):
@@ -137,5 +161,19 @@ class Scratch(NamedTuple):
     queries: Any  # (threads, queries that attend together, dimensions of a head)
     scores: Any  # (threads, the same, tokens)
     sums: Any  # (threads, the same, dimensions of a head)
-    experts: ExpertScratch
     tiles: Any  # (threads, a tile's worth, and the gates and ups of a few rows)
+
+
+class Told(NamedTuple):
+    """All that a step is told, after the number of the thread that runs it."""
+
+    threads: int
+    dimensions: Dimensions
+    arrays: Arrays
+    batch: Batch
+    scratch: Scratch
+    experts: ExpertScratch | None  # None: the model has none, and nothing for them is compiled
+    adapted: Adapted | None
+    cache: Cache
+    logits: Any
+    counters: Any

@@ -8,13 +8,16 @@ inputs to whole groups with zeros.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from python_backend.engine.models.decoder import Grouped, Matrix, Numbers, dense
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
 
 Floats = NDArray[np.float32]
+_LARGEST_HALF = 65504.0
 
 
 def whole(size: int, unit: int) -> int:
@@ -29,7 +32,51 @@ class Packed:
     scales: NDArray[np.uint16]
 
 
-def pack(matrix: Floats, kind: Format) -> Packed:
+def pack(matrix: Matrix, kind: Format) -> Packed:
+    """A quantised matrix keeps its levels where the format has room for them; else it is rounded anew."""
+    kept = _kept_levels(matrix, kind) if isinstance(matrix, Grouped) else None
+    return _pack_floats(dense(matrix), kind) if kept is None else kept
+
+
+def _kept_levels(matrix: Grouped, kind: Format) -> Packed | None:
+    fits = matrix.group % GROUP == 0 and float(np.abs(matrix.scales).max(initial=0)) <= _LARGEST_HALF
+    if not fits or matrix.numbers is Numbers.E4M3 or not np.isfinite(matrix.scales).all():
+        return None
+    if kind is Format.INT4 and matrix.numbers is Numbers.INT4:
+        grouped = matrix.in_groups_of(GROUP)
+        offsets = np.zeros_like(grouped.scales) if grouped.offsets is None else grouped.offsets
+        sizes = [_whole_tiles(grouped.scales), _whole_tiles(offsets)]
+        return Packed(_tiles_of_nibbles(_by_group(grouped.levels)), _tiles_of_scales(sizes))
+    whole_levels = _without_offsets(matrix) if kind is Format.INT8 else None
+    if whole_levels is None:
+        return None
+    scales = _whole_tiles(matrix.in_groups_of(GROUP).scales)
+    return Packed(_tiles_of_bytes(_by_group(whole_levels)), _tiles_of_scales([scales]))
+
+
+def _without_offsets(matrix: Grouped) -> NDArray[np.int8] | None:
+    """Levels of a byte whose scale is all that they need: an offset of whole steps is part of the level."""
+    if matrix.offsets is None:
+        return matrix.levels
+    steps = np.rint(matrix.offsets / _divisor(matrix.scales))
+    if not np.allclose(steps * matrix.scales, matrix.offsets, rtol=1e-5, atol=0) or np.abs(steps).max() > 100:
+        return None
+    moved = matrix.levels.astype(np.int16) + steps.astype(np.int16).repeat(matrix.group, 1)
+    return moved.astype(np.int8) if np.abs(moved).max() <= 127 else None
+
+
+def _whole_tiles(rows: NDArray[Any]) -> NDArray[Any]:
+    padded = np.zeros((whole(len(rows), CHANNELS), rows.shape[1]), rows.dtype)
+    padded[: len(rows)] = rows
+    return padded
+
+
+def _by_group(levels: NDArray[np.int8]) -> NDArray[np.int8]:
+    padded = _whole_tiles(levels)
+    return padded.reshape(len(padded), -1, GROUP)
+
+
+def _pack_floats(matrix: Floats, kind: Format) -> Packed:
     outputs, inputs = matrix.shape
     padded = np.zeros((whole(outputs, CHANNELS), whole(inputs, GROUP)), np.float32)
     padded[:outputs, :inputs] = matrix

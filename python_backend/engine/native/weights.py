@@ -17,7 +17,8 @@ from python_backend.engine.models.decoder import (
     DecoderWeights,
     ExpertWeights,
     LayerWeights,
-    Weights,
+    Matrix,
+    of_rows,
 )
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
 from python_backend.engine.native.tables import Arrays
@@ -26,20 +27,28 @@ from python_backend.engine.native.weight_layouts import pack, whole
 Progress = Callable[[int, int], None]
 _NOTHING = np.zeros(0, np.float32)
 AnyArray = NDArray[Any]
-# What a model without experts, or without any dense layer, has instead: no rows of the right kind.
-_ABSENT: dict[str, AnyArray] = {
-    "gate_up_bias": np.zeros((0, 0), np.float32),
-    "gate_up": np.zeros((0, 0), np.uint8),
-    "gate_up_scales": np.zeros((0, 0), np.uint16),
-    "down_bias": np.zeros((0, 0), np.float32),
-    "down": np.zeros((0, 0), np.uint8),
-    "down_scales": np.zeros((0, 0), np.uint16),
-    "router": np.zeros((0, 0), np.uint8),
-    "expert_gate_up": np.zeros((0, 0, 0), np.uint8),
-    "expert_gate_up_scales": np.zeros((0, 0, 0), np.uint16),
-    "expert_down": np.zeros((0, 0, 0), np.uint8),
-    "expert_down_scales": np.zeros((0, 0, 0), np.uint16),
-}
+# What a model without experts, or without any dense layer, does not have.
+_MAY_BE_ABSENT = ("gate_up", "down", "router", "expert_")
+_OF_EXPERTS = ("router", "expert_gate_up", "expert_down")
+_MATRICES = ("qkv", "attention_out", "gate_up", "down", "head", "embeddings", *_OF_EXPERTS)
+_OF_THE_MODEL = ("final_norm", "head", "head_scales", "embeddings", "embeddings_scales")
+_OF_LAYERS = ("windows", "rope_of_layer", "mlp_of_layer")
+
+
+def _blank(name: str) -> AnyArray:
+    """An array of the right kind that holds nothing."""
+    if name in _OF_LAYERS:
+        return np.zeros(0, np.int64)
+    dimensions = 3 if name.startswith("expert_") else 1 if name in _OF_THE_MODEL else 2
+    if name in _MATRICES:
+        return np.zeros((0,) * dimensions, np.uint8)
+    has_halves = name.endswith("_scales") and name != "embeddings_scales"
+    return np.zeros((0,) * dimensions, np.uint16 if has_halves else np.float32)
+
+
+def blank_arrays() -> Arrays:
+    """No weights at all, by their types: all that a step is compiled for."""
+    return Arrays(**{name: _blank(name) for name in Arrays._fields})
 
 
 def head_format(kind: Format) -> Format:
@@ -47,9 +56,9 @@ def head_format(kind: Format) -> Format:
     return Format.INT8 if kind is Format.INT4 else kind
 
 
-def _interleaved(gate_up: Weights, intermediate: int) -> Weights:
+def _interleaved(gate_up: AnyArray, intermediate: int) -> AnyArray:
     """Eight gates, then the eight ups that belong to them, and so on; padded to whole groups."""
-    padded = np.zeros((2, whole(intermediate, GROUP), *gate_up.shape[1:]), np.float32)
+    padded = np.zeros((2, whole(intermediate, GROUP), *gate_up.shape[1:]), gate_up.dtype)
     padded[:, :intermediate] = gate_up.reshape(2, intermediate, *gate_up.shape[1:])
     tiles = padded.reshape(2, -1, CHANNELS, *gate_up.shape[1:]).swapaxes(0, 1)
     return np.ascontiguousarray(tiles).reshape(-1, *gate_up.shape[1:])
@@ -68,6 +77,7 @@ def _layer_arrays(layer: LayerWeights, kind: Format) -> dict[str, AnyArray]:
             ("attention_out_norm", layer.attention_out_norm),
             ("mlp_norm", layer.mlp_norm),
             ("mlp_out_norm", layer.mlp_out_norm),
+            ("sinks", layer.sinks),
         )
     }
     return arrays | _packed("qkv", layer.qkv, kind) | _packed("attention_out", layer.attention_out, kind)
@@ -81,23 +91,41 @@ def _mlp_arrays(layer: LayerWeights, shape: DecoderShape, kind: Format) -> dict[
     return {
         "gate_up_bias": _NOTHING if bias is None else _interleaved(bias, size),
         "down_bias": _NOTHING if layer.down_bias is None else layer.down_bias,
-        **_packed("gate_up", _interleaved(layer.gate_up, size), kind),
+        **_packed("gate_up", _taking_turns(layer.gate_up, size), kind),
         **_packed("down", layer.down, kind),
     }
 
 
 def _expert_arrays(experts: ExpertWeights, intermediate: int, kind: Format) -> dict[str, AnyArray]:
     """What a layer of experts has; its router stays in fp32, where a rounded score could choose another."""
+    count = experts.gate_up.shape[0]
     parts = [
-        _packed("expert_gate_up", _interleaved(gate_up, intermediate), kind)
-        | _packed("expert_down", down, kind)
-        for gate_up, down in zip(experts.gate_up, experts.down, strict=True)
+        _packed("expert_gate_up", _taking_turns(_one(experts.gate_up, index), intermediate), kind)
+        | _packed("expert_down", _one(experts.down, index), kind)
+        for index in range(count)
     ]
     stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
-    return {"router": pack(experts.router, Format.FP32).weights, **stacked}
+    bias, nothing = experts.gate_up_bias, np.zeros((count, 0), np.float32)
+    return {
+        "router": pack(experts.router, Format.FP32).weights,
+        "router_bias": _NOTHING if experts.router_bias is None else experts.router_bias,
+        "expert_gate_up_bias": nothing
+        if bias is None
+        else np.stack([_interleaved(each, intermediate) for each in bias]),
+        "expert_down_bias": nothing if experts.down_bias is None else experts.down_bias,
+        **stacked,
+    }
 
 
-def _packed(name: str, matrix: Weights, kind: Format) -> dict[str, AnyArray]:
+def _taking_turns(gate_up: Matrix, intermediate: int) -> Matrix:
+    return of_rows(gate_up, lambda rows: _interleaved(rows, intermediate))
+
+
+def _one(matrices: Matrix, index: int) -> Matrix:
+    return of_rows(matrices, lambda rows: rows[index])
+
+
+def _packed(name: str, matrix: Matrix, kind: Format) -> dict[str, AnyArray]:
     packed = pack(matrix, kind)
     return {name: packed.weights, f"{name}_scales": packed.scales}
 
@@ -115,7 +143,7 @@ def expected_bytes(shape: DecoderShape, kind: Format) -> int:
     queries, pairs = shape.heads * shape.head_dim, 2 * shape.kv_heads * shape.head_dim
     attention = matrix(queries + pairs, shape.hidden) + matrix(shape.hidden, queries)
     experts = shape.experts
-    mlps = mlp(shape.intermediate) if experts is None else experts.count * mlp(experts.intermediate)
+    mlps = mlp(shape.intermediate) if experts is None else experts.total * mlp(experts.intermediate)
     return shape.layers * (attention + mlps) + matrix(shape.vocabulary, shape.hidden, head_format(kind))
 
 
@@ -193,8 +221,8 @@ def _put_in_place(partial: Path, directory: Path) -> None:
 def map_packed(directory: Path, shape: DecoderShape, kind: Format) -> Arrays:
     def array(name: str) -> AnyArray:
         path = directory / f"{name}.npy"
-        if name in _ABSENT and not path.exists():
-            return _ABSENT[name]
+        if name.startswith(_MAY_BE_ABSENT) and not path.exists():
+            return _blank(name)
         # Mapped copy-on-write, so that numba sees the same type as for arrays in memory.
         return np.asarray(np.load(path, mmap_mode="c"))
 

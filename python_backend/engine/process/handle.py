@@ -23,6 +23,7 @@ from python_backend.engine.process.messages import (
     Cancel,
     Command,
     Configure,
+    DropAdapter,
     Loading,
     Report,
     Start,
@@ -105,6 +106,9 @@ class EngineProcess:
         """New limits and objectives for the steps to come; None leaves one as it is."""
         targets = None if inter_token_ms is None else dict(inter_token_ms)
         self._send(Configure(max_step_tokens, max_batch_size, targets))
+
+    def drop_adapter(self, name: str) -> None:
+        self._send(DropAdapter(name))
 
     def has_report(self, timeout_s: float) -> bool:
         """Whether `receive` would return at once; EOFError when the process has ended."""

@@ -17,6 +17,7 @@ from python_backend.engine.process.messages import (
     Cancel,
     Command,
     Configure,
+    DropAdapter,
     Loading,
     Progress,
     Start,
@@ -103,6 +104,8 @@ class StepLoop:
                 )
             except InflightError as error:
                 _log.warning("the limits stay as they are: %s", error)
+        elif isinstance(command, DropAdapter):
+            self._runtime.drop_adapter(command.name)
 
     def _refuse(self, command: Submit, error: InflightError) -> None:
         """Each of the sequences that were asked for ends, for that is how many the owner waits for."""

@@ -41,6 +41,12 @@ class Configure(msgspec.Struct, tag=True, frozen=True):
     inter_token_ms: dict[Tier, float | None] | None = None
 
 
+class DropAdapter(msgspec.Struct, tag=True, frozen=True):
+    """Its memory may be given back; who asks for it later has it loaded again."""
+
+    name: str
+
+
 class Loading(msgspec.Struct, tag=True, frozen=True):
     """How far the start is; any number of them before Ready. A total of 0: unknown."""
 
@@ -62,7 +68,7 @@ class Progress(msgspec.Struct, tag=True, frozen=True):
     gauges: Gauges | None = None
 
 
-Command = Start | Submit | Cancel | Configure
+Command = Start | Submit | Cancel | Configure | DropAdapter
 Report = Loading | Ready | Broken | Progress
 
 _encoder = msgspec.msgpack.Encoder()

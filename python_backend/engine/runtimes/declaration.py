@@ -42,12 +42,16 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What can be told of a model without its weights; `is_known` is False where there is none."""
+    """What can be told of a model without its weights; `is_known` is False where there is none.
+
+    `unreadable` says what of its quantisation our own engine does not read.
+    """
 
     is_known: bool = False
     format: str = ""
     architectures: tuple[str, ...] = ()
     quantization: str | None = None
+    unreadable: str | None = None
     sees_images: bool = False
 
 
@@ -96,6 +100,7 @@ def refuse_undone(
         (request.returns_generation_logits and not can.generation_logits, "return_generation_logits", True,
          "False"),
         (wants_log_probs and not can.log_probs, "return_log_probs", True, "False"),
+        (bool(request.adapter) and not can.adapters, "inflight_adapter", request.adapter, "none"),
         (bool(request.retention.ranges) and not can.retention, "retention_token_range_starts",
          f"{len(request.retention.ranges)} ranges", "none"),
     ]  # fmt: skip

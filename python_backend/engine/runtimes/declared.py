@@ -14,11 +14,17 @@ from python_backend.wire.runtime_environments import OLDEST
 OWN_ARCHITECTURES = (
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+    "GptOssForCausalLM",
+    "GraniteForCausalLM",
     "LlamaForCausalLM",
+    "Mistral3ForConditionalGeneration",
     "MistralForCausalLM",
     "MixtralForCausalLM",
+    "Olmo2ForCausalLM",
     "Phi3ForCausalLM",
     "Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM",
     "Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM",
     "SmolLM3ForCausalLM",
@@ -85,9 +91,8 @@ def _missing_for_engine(parameters: EngineParameters, facts: Facts) -> str | Non
     model = facts.model
     if (missing := _missing_for_one_gpu(parameters)) or not model.is_known:
         return missing
-    if model.quantization is not None:
-        path, how = parameters.gpt_model_path, model.quantization
-        return f"{path} is quantized ({how}), and this engine loads unquantized weights"
+    if model.unreadable is not None:
+        return f"{parameters.gpt_model_path} cannot be read: {model.unreadable}"
     if model.architectures and not set(OWN_ARCHITECTURES) & set(model.architectures):
         named, known = " or ".join(model.architectures), ", ".join(OWN_ARCHITECTURES)
         return f"{parameters.gpt_model_path} is a {named}, which this engine does not know; it knows {known}"
@@ -154,6 +159,8 @@ ENGINE = RuntimeDeclaration(
         formats=("safetensors", "gguf"),
         devices=("cpu", "cuda"),
         precisions=("fp32", "bf16", "fp8", "int8", "int4"),
+        quantized_checkpoints=True,
+        adapters=True,
         tenants_weights=True,
         shared_prefixes=True,
         live_step_budget=True,
@@ -171,6 +178,7 @@ VLLM = RuntimeDeclaration(
         precisions=("fp32", "bf16", "fp8"),
         quantized_checkpoints=True,
         several_gpus=True,
+        adapters=True,
         context_logits=False,
         generation_logits=False,
         top_p_decay=False,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from python_backend.engine.formats import scheme_of
 from python_backend.engine.runtimes.declaration import ModelFacts
+from python_backend.wire.errors import InflightError
 
 
 def read_model(path: str) -> ModelFacts:
@@ -16,11 +18,16 @@ def read_model(path: str) -> ModelFacts:
     try:
         config = json.loads((place / "config.json").read_text())
         quantization = config.get("quantization_config") or {}
+        try:
+            scheme, unreadable = scheme_of(config), None
+        except InflightError as error:
+            scheme, unreadable = None, error.message
         return ModelFacts(
             True,
             "safetensors",
             tuple(config.get("architectures") or ()),
-            str(quantization.get("quant_method", "unnamed")) if quantization else None,
+            scheme.label if scheme else str(quantization.get("quant_method")) if unreadable else None,
+            unreadable,
             "vision_config" in config,
         )
     except (OSError, ValueError, AttributeError, TypeError):

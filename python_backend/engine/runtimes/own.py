@@ -14,6 +14,9 @@ from python_backend.wire.parameters import EngineParameters
 
 _log = logging.getLogger("inflight.engine")
 
+# Places for them take no memory before there is one in them.
+_MAX_ADAPTERS = 8
+
 
 def load_engine(parameters: EngineParameters, progress: LoadingProgress = ignore_progress) -> Engine:
     device = choose_device(parameters.inflight_device, parameters.gpu)
@@ -26,6 +29,7 @@ def load_engine(parameters: EngineParameters, progress: LoadingProgress = ignore
             gpu=parameters.gpu,
             max_tokens_in_kv_cache=parameters.max_tokens_in_paged_kv_cache,
             free_memory_fraction=parameters.kv_cache_free_gpu_mem_fraction,
+            host_cache_bytes=parameters.kv_cache_host_memory_bytes or None,
             tokens_per_block=settings.tokens_per_block,
             max_batch_size=settings.max_batch_size,
             max_step_tokens=settings.max_step_tokens,
@@ -41,6 +45,12 @@ def load_engine(parameters: EngineParameters, progress: LoadingProgress = ignore
             packed_cache_dir=parameters.inflight_packed_cache_dir,
             tokenizer_dir=parameters.tokenizer_dir or None,
             guide_compile_limit_s=parameters.inflight_guide_compile_limit_s,
+            adapters_dir=parameters.inflight_adapters_dir,
+            max_adapters=_MAX_ADAPTERS
+            if parameters.inflight_max_adapters is None
+            else parameters.inflight_max_adapters,
+            max_adapter_rank=parameters.inflight_max_adapter_rank,
+            speculates=parameters.inflight_speculation,
             machine=processor() if device.gpu is None else device.gpu.name,
         ),
         progress,

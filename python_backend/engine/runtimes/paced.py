@@ -17,7 +17,7 @@ from python_backend.engine.engine import Engine
 from python_backend.engine.kv.blocks import BlockCopy, BlockPool
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.sequence import Sequence
-from python_backend.engine.steps.ports import ChunkResult
+from python_backend.engine.steps.ports import ChosenAtOnce, ChunkResult
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
 
@@ -74,7 +74,7 @@ class PacedExecutor:
             self._sleep(left_s)
 
 
-class PacedStep:
+class PacedStep(ChosenAtOnce):
     def __init__(self, executor: PacedExecutor, ends_s: float, results: list[ChunkResult]) -> None:
         self._executor = executor
         self._ends_s = ends_s

@@ -47,6 +47,9 @@ class Runtime(Protocol):
     ) -> None:
         """Sets new limits and objectives; None leaves one as it is. Raises InflightError for invalid ones."""
 
+    def drop_adapter(self, name: str) -> None:
+        """Its memory may be given back as soon as nobody has it; an unknown name is not an error."""
+
     def step(self) -> list[SequenceEvent]:
         """Advances the work by one step, or waits a few milliseconds for results.
 

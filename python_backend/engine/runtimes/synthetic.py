@@ -86,6 +86,9 @@ class SyntheticRuntime:
         self._max_step_tokens = max_step_tokens or self._max_step_tokens
         self._max_batch_size = max_batch_size or self._max_batch_size
 
+    def drop_adapter(self, name: str) -> None:
+        """There are none."""
+
     def step(self) -> list[SequenceEvent]:
         self._next_step_s += len(self._streams) / self._tokens_per_s
         time.sleep(max(0.0, self._next_step_s - time.monotonic()))

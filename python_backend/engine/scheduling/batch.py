@@ -206,7 +206,7 @@ class Batch(Generic[AnyMember]):
         found = [
             each
             for each in reversed(self.running)
-            if each.holder == holder and each not in but and _may_pause(each)
+            if each.holder == holder and each not in but and may_pause(each)
         ]
         return min(found, key=attrgetter("pauses"), default=None)
 
@@ -225,5 +225,6 @@ class Batch(Generic[AnyMember]):
             del self._waiting_of[sequence.holder]
 
 
-def _may_pause(sequence: Member) -> bool:
+def may_pause(sequence: Member) -> bool:
+    """Whether it was paused neither too often nor for too long in all."""
     return sequence.pauses < MOST_PAUSES and sequence.paused_ns < LONGEST_PAUSE_NS

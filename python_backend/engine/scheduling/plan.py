@@ -18,9 +18,11 @@ class Chunk:
 
     (In the router a chunk is something else, one streamed piece of an answer.)
 
-    With `yields_token` nothing of the sequence is left to compute after it, so the step finds its next token.
-    A token that is still to come when the chunk is planned is the only one of its chunk. `preemptions` is the
-    sequence's count at that time: where there were more since, the chunk's blocks are the sequence's no more.
+    `drafts` are tokens that were guessed behind a single one: rows of the chunk too, each of which tells what
+    comes behind it, if it is right. With `yields_token` nothing of the sequence is left to compute after it,
+    so the step finds its next token. A token that is still to come when the chunk is planned is the only one
+    of its chunk. `preemptions` is the sequence's count at that time: where there were more since, the chunk's
+    blocks are the sequence's no more.
     """
 
     sequence: Sequence
@@ -28,6 +30,7 @@ class Chunk:
     count: int
     yields_token: bool = False
     preemptions: int = 0
+    drafts: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -35,20 +38,21 @@ class Chunk:
 
     @property
     def token_ids(self) -> list[int]:
+        if self.drafts:
+            return [self.sequence.tokens[self.start], *self.drafts]
         return self.sequence.tokens[self.start : self.end]
 
     @property
     def is_context(self) -> bool:
         """Part of a prompt, or of tokens to compute once more after a preemption."""
-        return self.count > 1 or self.start < self.sequence.prompt_tokens
+        return self.count - len(self.drafts) > 1 or self.start < self.sequence.prompt_tokens
 
 
 @dataclass(slots=True)
 class StepPlan:
     """Every copy is for the block that one of the chunks begins in.
 
-    With `yields_history` it will tell a token without which the one after it cannot be chosen. It was planned
-    at `begun_ns`.
+    It was planned at `begun_ns`.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -56,14 +60,14 @@ class StepPlan:
     preempted: list[Sequence] = field(default_factory=list)
     paused: list[Sequence] = field(default_factory=list)
     tokens: int = 0
-    yields_history: bool = False
+    drafts: int = 0  # of the tokens
     begun_ns: int = 0
 
     @property
     def shape(self) -> StepShape:
         context = [chunk.count for chunk in self.chunks if chunk.is_context]
         kv_tokens = sum([chunk.start for chunk in self.chunks])
-        return StepShape(sum(context), len(self.chunks) - len(context), kv_tokens)
+        return StepShape(sum(context) + self.drafts, len(self.chunks) - len(context), kv_tokens)
 
     def add(self, sequence: Sequence, count: int) -> None:
         """Hands out the sequence's next tokens."""
@@ -82,13 +86,18 @@ class StepPlan:
         self.tokens += count
         sequence.scheduled_tokens = start + count
         sequence.coming_tokens += 1
-        if sequence.needs_history:
-            self.yields_history = True
+
+    def add_drafts(self, chunk: Chunk, drafts: tuple[int, ...]) -> None:
+        """Behind its single token; what of them is right is known when the step is over."""
+        chunk.drafts = drafts
+        chunk.count += len(drafts)
+        self.tokens += len(drafts)
+        self.drafts += len(drafts)
 
     def forget_copies(self, sequence: Sequence) -> None:
         """Takes back copies into blocks that the sequence is about to lose."""
         if self.copies:
-            lost = set(sequence.table.blocks)
+            lost = set(sequence.table.held)
             self.copies = [copy for copy in self.copies if copy.target not in lost]
 
     def drop(self, sequence: Sequence) -> None:

@@ -112,6 +112,8 @@ class Scheduler:
             return
         self.batch.remove(sequences)
         for sequence in sequences:
+            if forget:
+                self._pool.forget(sequence.hashes[1 : 1 + sequence.table.gone])
             self._pool.release(sequence.table, forget)
 
     def schedule(self, now_ns: int = 0) -> StepPlan:
@@ -144,6 +146,14 @@ class Scheduler:
             for index in range(chunk.start // size, end // size):
                 self._pool.publish(sequence.table, index, sequence.hashes[index + 1])
                 self._keep(sequence, index)
+        self._pool.slide(sequence.table, end)
+
+    def put_back(self, chunk: Chunk) -> None:
+        """The chunk will yield no token: its last one is to be computed once more, when it can."""
+        chunk.sequence.scheduled_tokens -= 1
+        chunk.sequence.coming_tokens -= 1
+        chunk.count -= 1
+        chunk.yields_token = False
 
     # Who runs
 
@@ -255,17 +265,22 @@ class Scheduler:
     def _join(self, plan: StepPlan, sequence: Sequence) -> bool:
         """Takes the blocks the sequence needs, all of them or none."""
         size, hold_tokens = self._pool.tokens_per_block, self._rule.tokens_to_hold(sequence)
-        if held := sequence.table.blocks:  # it was paused, and kept them
-            if not self._make_way(plan, sequence, held, max(len(held), self._pool.blocks_for(hold_tokens))):
+        if held := sequence.table.held:  # it was paused, and kept them
+            blocks = max(len(held), self._pool.blocks_for(hold_tokens) - sequence.table.gone)
+            if not self._make_way(plan, sequence, held, blocks):
                 return False
             return self._pool.grow(sequence.table, hold_tokens)
         shared, computed_tokens = self._computed_already(sequence)
+        recalled = self._on_host(plan, sequence, len(shared))
         # The next token may fall into the last of the shared blocks, which then has to be copied.
         copies = 1 if computed_tokens % size else 0
         if not self._make_way(plan, sequence, shared, self._pool.blocks_for(hold_tokens) + copies):
             return False
         self._pool.share(sequence.table, shared)
         self._pool.grow(sequence.table, hold_tokens)
+        for index, digest in enumerate(recalled, len(shared)):
+            self._pool.recall(sequence.table, index, digest)
+        computed_tokens += len(recalled) * size
         if copies:
             plan.copies.append(self._pool.own(sequence.table, computed_tokens // size))
         for index in range(computed_tokens // size):
@@ -342,6 +357,18 @@ class Scheduler:
         size = self._pool.tokens_per_block
         found = self._pool.find(sequence.hashes[1 : 1 + (len(sequence.tokens) - 1) // size])
         return found, len(found) * size
+
+    def _on_host(self, plan: StepPlan, sequence: Sequence, found: int) -> list[bytes]:
+        """Hashes of what follows the blocks that were found, and comes from the host.
+
+        Not while blocks are to be copied: what comes could take the place of one before that.
+        """
+        if self._pool.host is None or plan.copies or not self._reuses_blocks:
+            return []
+        if not sequence.may_skip_prompt or (sequence.leader is not None and sequence.may_fork):
+            return []
+        last = (len(sequence.tokens) - 1) // self._pool.tokens_per_block
+        return self._pool.find_on_host(sequence.hashes[1 + found : 1 + last])
 
     def _extend_hashes(self, sequence: Sequence) -> None:
         request, size = sequence.request, self._pool.tokens_per_block

@@ -12,6 +12,7 @@ from python_backend.engine.sequence.step_notes import StepNotes
 from python_backend.engine.sequence.token_rules import Scoring, TokenRules, WordIndex
 
 if TYPE_CHECKING:
+    from python_backend.engine.adapters.shelf import Worn
     from python_backend.engine.guides.ports import AnswerGuide
     from python_backend.sharing.places import Holder
 
@@ -30,17 +31,21 @@ class Sequence:
     Of the sequences of one request the first is the `leader` of the others: it computes the prompt for all.
     `rank` is the order in which sequences are served: tier, arrival, and number within the request. `hashes`
     stands for the full blocks, behind the root they begin at. What a sequence that `is_suspect` has computed
-    is not to be trusted. `scoring` is kept here for the sampler. One that `needs_history` has its next
-    token chosen by rules that look at the last ones on the host, so none of those may be still to come. The
-    `steps` that it was part of are noted where somebody asked for that.
+    is not to be trusted. An `adapter` is its own from before it is scheduled until it ends. `scoring` is kept
+    here for the sampler. One that `needs_history` has its next token chosen by rules that look at the last
+    ones on the host, so none of those may be still to come. The `steps` that it was part of are noted where
+    somebody asked for that.
     """
 
     __slots__ = (
+        "accepted_drafts",
+        "adapter",
         "arrival_ns",
         "cached_tokens",
         "coming_tokens",
         "computed_tokens",
         "context_logits",
+        "drafted_tokens",
         "finish_reason",
         "first_scheduled_ns",
         "first_token_ns",
@@ -99,6 +104,7 @@ class Sequence:
         self.coming_tokens = 0
         self.needs_history: bool = leader.needs_history if leader else _needs_history(request)
         self.table = BlockTable()
+        self.adapter: Worn | None = None
         self.hashes = first_hashes(request)
         self.stop_words: WordIndex = leader.stop_words if leader else WordIndex(request.stop_sequences)
         self.scoring: Scoring | None = None
@@ -109,6 +115,8 @@ class Sequence:
         self.is_suspect = False
         self.finish_reason: FinishReason | None = None
         self.preemptions = 0
+        self.drafted_tokens = 0  # that steps were given beside its own
+        self.accepted_drafts = 0  # of them, that came
         self.is_paused = False
         self.pauses = 0
         self.paused_ns = 0  # in all, but for a pause that is not over
@@ -181,7 +189,7 @@ class Sequence:
     @property
     def may_fork(self) -> bool:
         """The leader holds the whole prompt, and this one needs nothing else yet."""
-        return self._has_running_leader and self._leader_has_prompt
+        return self._has_running_leader and self._leader_has_prompt and self._leader_holds_prompt
 
     @property
     def _has_running_leader(self) -> bool:
@@ -192,8 +200,18 @@ class Sequence:
         return self.leader is not None and self.leader.computed_tokens >= self.prompt_tokens
 
     @property
+    def _leader_holds_prompt(self) -> bool:
+        """None of it lies before the leader's window by now."""
+        return self.leader is not None and self.leader.table.gone == 0
+
+    @property
     def _is_stopped(self) -> bool:
         return self.stop_words.at_end_of(self.tokens, self.generated_tokens)
+
+    def wear(self, adapter: Worn) -> None:
+        """Before it is scheduled: what was computed with another adapter, or with none, is not for it."""
+        self.adapter = adapter
+        self.hashes = first_hashes(self.request, adapter.identity)
 
     def pause(self, now_ns: int) -> None:
         self.is_paused = True
@@ -239,3 +257,16 @@ def _needs_history(request: GenerationRequest) -> bool:
         or any(len(word) > 1 for word in request.bad_sequences)
         or (sampling.resets_top_p and not sampling.is_greedy)
     )
+
+
+def sequences_of(
+    key: int, arrival: int, request: GenerationRequest, room_tokens: int, arrival_ns: int
+) -> list[Sequence]:
+    """One for each answer the request asks for; the others follow the first."""
+    most = min(request.max_new_tokens, room_tokens)
+    leader = Sequence(key, arrival, request, most, arrival_ns=arrival_ns)
+    others = range(1, request.num_return_sequences)
+    return [
+        leader,
+        *(Sequence(key, arrival, request, most, leader, index, arrival_ns) for index in others),
+    ]

@@ -38,6 +38,10 @@ class StepNotes:
         else:
             self.rows.append([begin_ns, end_ns, tokens, sequences, step_tokens, 1])
 
+    def add_token(self) -> None:
+        """The last step gave one more."""
+        self.rows[-1][2] += 1
+
     def add_pause(self, begin_ns: int, end_ns: int) -> None:
         """It was in no step meanwhile."""
         self._may_go_on = False

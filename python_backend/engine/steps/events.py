@@ -82,4 +82,6 @@ def _perf(sequence: Sequence) -> PerfMetrics:
         cached_tokens=sequence.cached_tokens,
         pauses=sequence.pauses,
         paused_ns=sequence.paused_ns,
+        drafted_tokens=sequence.drafted_tokens,
+        accepted_drafts=sequence.accepted_drafts,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Row
 from typing import TYPE_CHECKING, Protocol
 
-from python_backend.engine.sampling.tokens import choose_tokens, top_log_probs
+from python_backend.engine.sampling.tokens import Choice, choose_tokens, top_log_probs
 from python_backend.engine.steps.ports import ChunkResult, Finished
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ class ModelExecutor:
                 _tell_of_prompt(chunk, logits[row : row + prompt], result)
             results.append(result)
             row += len(positions)
+            if chunk.drafts:
+                result.of_drafts = logits[row - len(chunk.drafts) : row]
             if chunk.yields_token:
-                last_rows.append(row - 1)
+                last_rows.append(row - 1 - len(chunk.drafts))
         self._choose(chunks, logits, last_rows, results)
         return Finished(results)
 
@@ -69,20 +71,32 @@ class ModelExecutor:
         scores = logits if len(last_rows) == len(logits) else logits[last_rows]
         choices = choose_tokens(scores, [chunks[index].sequence for index in yielding])
         for index, choice in zip(yielding, choices, strict=True):
-            result = results[index]
-            result.token_id = choice.token_id
-            result.ends_guide = choice.ends_guide
-            result.log_prob = choice.log_prob
-            result.top_log_probs = choice.top_log_probs
-            result.generation_logits = choice.logits
-            result.error = choice.error
+            _tell(choice, results[index])
+
+
+def next_result(sequence: Sequence, scores: NDArray[np.float32]) -> ChunkResult:
+    """The token behind a draft that was right, from the scores of the draft's row."""
+    result = ChunkResult()
+    (choice,) = choose_tokens(scores[None], [sequence])
+    _tell(choice, result)
+    return result
+
+
+def _tell(choice: Choice, result: ChunkResult) -> None:
+    result.token_id = choice.token_id
+    result.ends_guide = choice.ends_guide
+    result.log_prob = choice.log_prob
+    result.top_log_probs = choice.top_log_probs
+    result.generation_logits = choice.logits
+    result.error = choice.error
 
 
 def _wanted_positions(chunk: Chunk) -> range:
     """The positions of a chunk whose logits someone asked for: those of the prompt, or the last alone."""
     if chunk.sequence.request.asks_of_prompt and chunk.start < chunk.sequence.prompt_tokens:
         return range(chunk.start, chunk.end)
-    return range(chunk.end - 1, chunk.end) if chunk.yields_token else range(chunk.end, chunk.end)
+    first = chunk.end - 1 - len(chunk.drafts)
+    return range(first, chunk.end) if chunk.yields_token else range(chunk.end, chunk.end)
 
 
 def _tell_of_prompt(chunk: Chunk, logits: NDArray[np.float32], result: ChunkResult) -> None:

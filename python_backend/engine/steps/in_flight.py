@@ -4,6 +4,9 @@ Blocks may change hands while a step that was launched earlier still writes into
 because steps take effect one after the other. A step writes only at positions that were not computed when it
 was planned, so into blocks of its sequence alone which nobody finds by their content. Once such a block is
 free, the first to hold it again writes it in a later step before anyone reads it.
+
+Where a token is chosen by rules that look at those before it, as a guide's, its step is launched all the same
+and computes. Only the choice waits for the tokens of the step before.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from python_backend.engine.report import EngineBroken
 from python_backend.engine.scheduling.plan import StepPlan
 from python_backend.engine.steps.faults import GuardedExecution, results_of
 from python_backend.engine.steps.ports import ChunkResult, Executor, Launched
@@ -34,12 +38,9 @@ class StepsInFlight:
         return len(self._steps)
 
     @property
-    def hides_history(self) -> bool:
-        """Whether a token is coming without which the one after it cannot be chosen.
-
-        The steps of such a sequence run one at a time, and all the others' with them.
-        """
-        return any(plan.yields_history for plan, _ in self._steps)
+    def undecided(self) -> tuple[StepPlan, Launched] | None:
+        """The newest step where its tokens are not chosen yet: what those before it gave had to be known."""
+        return self._steps[-1] if self._steps and not self._steps[-1][1].is_chosen else None
 
     @property
     def running(self) -> StepPlan | None:
@@ -62,9 +63,19 @@ class StepsInFlight:
             except Exception:
                 _log.exception("a launch failed, and is tried again")
         self.collect(leave=0)
-        plan.chunks = [chunk for chunk in plan.chunks if chunk.sequence.finish_reason is None]
-        execution = GuardedExecution(self._executor, self._tokens_per_block)
-        self._commit(plan, execution.run(plan.chunks, plan.copies))
+        self._run(plan)
+
+    def decide(self) -> None:
+        """Has the tokens of the newest step chosen, when it is the only one that is not collected."""
+        plan, launched = self._steps[-1]
+        try:
+            launched.choose()
+        except EngineBroken:
+            raise
+        except Exception:
+            _log.exception("a choice of tokens failed, and its step is tried again")
+            self._steps.pop()
+            self._run(plan)
 
     def collect(self, leave: int) -> None:
         """Waits for the oldest steps, until no more than `leave` are in flight."""
@@ -74,3 +85,10 @@ class StepsInFlight:
 
     def clear(self) -> None:
         self._steps.clear()
+
+    def _run(self, plan: StepPlan) -> None:
+        """Nothing else is in flight."""
+        left = [chunk for chunk in plan.chunks if chunk.sequence.finish_reason is None and chunk.count]
+        plan.chunks = left
+        execution = GuardedExecution(self._executor, self._tokens_per_block)
+        self._commit(plan, execution.run(left, plan.copies))

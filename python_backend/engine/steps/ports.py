@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from python_backend.engine.kv.blocks import BlockCopy
     from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.sequence import Sequence
@@ -21,7 +24,7 @@ class ChunkResult:
     this sequence alone cannot go on. Logits are rows of fp32: `context_logits` one for each prompt token of
     the chunk, `generation_logits` the one the token was chosen from. `top_log_probs` has the token itself
     first, then the likeliest; `prompt_log_probs` has such a row for each token of the prompt that follows one
-    of the chunk's.
+    of the chunk's. `of_drafts` are the scores behind each of a chunk's drafts.
     """
 
     token_id: int | None = None
@@ -32,14 +35,30 @@ class ChunkResult:
     generation_logits: bytes | None = None
     error: InflightError | None = None
     prompt_log_probs: list[list[tuple[int, float]]] | None = None
+    of_drafts: NDArray[np.float32] | None = None
 
 
 class Launched(Protocol):
     """A step that may still be running; its results need not be asked for."""
 
     @property
+    def is_computed(self) -> bool:
+        """Whether the device waits for the choice of tokens, if for anything of this step."""
+
+    @property
+    def is_chosen(self) -> bool:
+        """False where tokens are chosen by what earlier steps give: then `choose` is to be called."""
+
+    @property
     def is_over(self) -> bool:
         """Whether `results` would return at once."""
+
+    def choose(self) -> None:
+        """Has the tokens chosen, now that those of all earlier steps are known.
+
+        Chunks that do not yield one any more, and sequences that ended meanwhile, get none. To be called
+        before the next launch. After an error the whole step may be launched once more.
+        """
 
     def results(self) -> list[ChunkResult]:
         """Waits for the step; one result for each chunk, in their order."""
@@ -57,7 +76,8 @@ class Executor(Protocol):
 
         1: a step is over when `launch` returns. 2: the next one is launched before the last one's results are
         asked for, so that a chunk may begin with a token that is still to come (at `len(sequence.tokens)`):
-        the last one that its sequence was given.
+        the last one that its sequence was given. Where such a sequence `needs_history`, the tokens of the
+        step are not chosen before `Launched.choose`.
         """
 
     def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Launched:
@@ -74,7 +94,16 @@ class Executor(Protocol):
         """
 
 
-class Finished:
+class ChosenAtOnce:
+    """A step whose tokens are chosen with its launch."""
+
+    is_computed = is_chosen = True
+
+    def choose(self) -> None:
+        """All are."""
+
+
+class Finished(ChosenAtOnce):
     """A step that is over."""
 
     is_over = True

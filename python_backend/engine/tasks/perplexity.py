@@ -28,7 +28,7 @@ from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.executor import ModelExecutor
-from python_backend.engine.tasks.prepare import tell_if_compiling
+from python_backend.engine.tasks.compilation import Compilation
 from python_backend.engine.tasks.task import run_task, tell
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import PRECISIONS, device_defaults, where_it_computes
@@ -175,8 +175,9 @@ def _score_on_cpu(subject: Subject, precision: str) -> tuple[Score, int]:
         if not is_kept:
             require_room(weights.shape, precision, kept)
         config = EngineConfig(str(path), precision=precision, packed_cache_dir=str(packed_cache))
+        compilation = Compilation(weights.shape)
         load_packed(weights, path, precision, packed_cache, partial(_tell_packed, precision))
-        tell_if_compiling()
+        compilation.wait()
         model = build_model(config, weights, pool, WINDOW_TOKENS)
         found = subject.score(ModelExecutor(model), pool, precision)
         return found, packed_bytes(packed_dir(path, precision, packed_cache))

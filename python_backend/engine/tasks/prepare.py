@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.host.device import choose_device
 from python_backend.engine.runtimes.choice import choose_runtime
+from python_backend.engine.tasks.compilation import Compilation
 from python_backend.engine.tasks.task import run_task, tell
 from python_backend.wire.parameters import DeviceSettings, EngineParameters, parse_engine_parameters
 
@@ -94,6 +95,7 @@ def _fingerprint(parameters: EngineParameters, settings: DeviceSettings) -> str:
         [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()],
         settings.precision,
         parameters.inflight_max_sequence_tokens,
+        _serves_adapters(parameters),
         importlib.metadata.version("numba"),
         sys.implementation.cache_tag,
         os.environ.get("NUMBA_CACHE_DIR") or str(cache_dir()),
@@ -103,6 +105,11 @@ def _fingerprint(parameters: EngineParameters, settings: DeviceSettings) -> str:
     for path in sorted(_NATIVE.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _serves_adapters(parameters: EngineParameters) -> bool:
+    """Then the step is compiled with what they need."""
+    return parameters.inflight_adapters_dir is not None and parameters.inflight_max_adapters != 0
 
 
 def _processor() -> list[str]:
@@ -135,7 +142,7 @@ def _remove_stale_receipts(packed_cache: Path) -> None:
 
 
 def _make(parameters: EngineParameters, settings: DeviceSettings, packed_cache: Path) -> list[Path]:
-    """Packs, then builds an engine with next to no cache, which compiles; returns what that left on disk."""
+    """Packs and compiles side by side, then builds an engine; returns what that left on disk."""
     from python_backend.engine.build import build_engine
     from python_backend.engine.checkpoint import Checkpoint
     from python_backend.engine.config import EngineConfig
@@ -151,11 +158,13 @@ def _make(parameters: EngineParameters, settings: DeviceSettings, packed_cache: 
 
     remove_abandoned(packed_cache, nobody_packs=True)
     packed = packed_dir(checkpoint, precision, packed_cache)
+    weights = load_weights(Checkpoint(checkpoint), parameters.inflight_max_sequence_tokens)
+    adapters = _serves_adapters(parameters)
+    compilation = Compilation(weights.shape, adapters)
     if not packed.is_dir():
-        weights = load_weights(Checkpoint(checkpoint), parameters.inflight_max_sequence_tokens)
         report(0, weights.shape.layers + 1)
         load_packed(weights, checkpoint, precision, packed_cache, report)
-    tell_if_compiling()
+    compilation.wait()
     build_engine(
         EngineConfig(
             str(checkpoint),
@@ -165,17 +174,11 @@ def _make(parameters: EngineParameters, settings: DeviceSettings, packed_cache: 
             threads=1,
             precision=precision,
             packed_cache_dir=str(packed_cache),
+            adapters_dir=parameters.inflight_adapters_dir,
+            max_adapters=int(adapters),
         )
     )
     return [packed, Path(str(run_step.stats.cache_path))]
-
-
-def tell_if_compiling() -> None:
-    """To be called before the first step; kernels that are compiled are loaded by it, in no time."""
-    from python_backend.engine.native.step import run_step
-
-    if not any(Path(str(run_step.stats.cache_path)).glob("*run_step*.nbi")):
-        tell(stage="compiling")
 
 
 if __name__ == "__main__":

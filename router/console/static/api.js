@@ -36,12 +36,13 @@ const problem = async (answer) => {
  * @param {string} method
  * @param {string} path
  * @param {object} [body]
+ * @param {AbortSignal} [signal]
  * @returns {Promise<any>}
  */
-export const call = async (method, path, body) => {
+export const call = async (method, path, body, signal) => {
   const sent = body === undefined ? undefined : JSON.stringify(body);
   const kind = /** @type {Record<string, string>} */ (sent === undefined ? {} : { "content-type": "application/json" });
-  const answer = await fetch(path, { method, headers: headers(kind), body: sent }).catch(() => {
+  const answer = await fetch(path, { method, headers: headers(kind), body: sent, signal }).catch(() => {
     throw new ApiError(0, "the router does not answer");
   });
   if (!answer.ok) throw await problem(answer);

@@ -19,15 +19,19 @@ const useTheme = () => {
   return theme;
 };
 
+const NO_BANDS = /** @type {Band[]} */ ([]);
+
+/** @typedef {{ from: number, to: number, bad: boolean }} Band a part of the x axis that is shaded */
+
 /**
  * `series` are the names of all but the first row of `data`, which is the x of all of them; `show` writes a
  * value of y. `limit` is a line that values should stay below. The text says the same to who cannot see it.
  * @param {{ label: string, series: string[], data: (number | null)[][], show?: (value: number | null) => string,
  *   x?: "time" | "number", xShow?: (value: number) => string, height?: number, kind?: "line" | "bars" | "dots",
- *   limit?: number | null, legend?: boolean, top?: number }} props
+ *   limit?: number | null, legend?: boolean, top?: number, bands?: Band[] }} props
  */
 export const Chart = ({ label, series, data, show = (value) => (value == null ? "–" : value.toLocaleString("en")),
-  x = "time", xShow = x === "time" ? clock : undefined, height = 150, kind = "line", limit = null, legend = false, top = 0 }) => {
+  x = "time", xShow = x === "time" ? clock : undefined, height = 150, kind = "line", limit = null, legend = false, top = 0, bands = NO_BANDS }) => {
   const place = useRef(/** @type {HTMLDivElement | null} */ (null));
   const plot = useRef(/** @type {uPlot | null} */ (null));
   const theme = useTheme();
@@ -66,8 +70,17 @@ export const Chart = ({ label, series, data, show = (value) => (value == null ? 
           };
         }),
       ],
-      hooks: limit == null ? {} : {
-        draw: [(/** @type {any} */ self) => {
+      hooks: {
+        drawClear: [(/** @type {any} */ self) => {
+          const { left, top: above, width, height: high } = self.bbox;
+          for (const band of bands) {
+            const begin = Math.max(self.valToPos(band.from, "x", true), left), end = Math.min(self.valToPos(band.to, "x", true), left + width);
+            if (end < left || begin > left + width) continue;
+            self.ctx.fillStyle = colour(band.bad ? "--bad-soft" : "--raised");
+            self.ctx.fillRect(begin, above, Math.max(end - begin, 2), high);
+          }
+        }],
+        draw: limit == null ? [] : [(/** @type {any} */ self) => {
           const at = self.valToPos(limit, "y", true), { left, width } = self.bbox, ink = self.ctx;
           ink.save();
           ink.strokeStyle = colour("--bad");
@@ -89,7 +102,7 @@ export const Chart = ({ label, series, data, show = (value) => (value == null ? 
       made.destroy();
       plot.current = null;
     };
-  }, [shape]);
+  }, [shape, bands]);
 
   useEffect(() => plot.current?.setData(data), [data]);
 

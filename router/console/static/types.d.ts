@@ -107,3 +107,33 @@ export interface AuditEntry {
   detail: object; key_id: string; address: string;
 }
 export interface ObjectivesOfModel { model: string; kind: string | null; tiers: Record<string, Record<string, Standing>> }
+export interface Addition {
+  id: string; model: string; source: string; state: string; release: string | null; reason: string; said: string[];
+  began_s: number; ended_s: number | null;
+}
+export type Terms = { first_token_s?: number | null; inter_token_s?: number | null };
+export interface RecordedHours {
+  model: string; replicas: number; objectives: Record<string, Terms>; engine: SimulatedEngine;
+  data: { began_s: number; requests: number; prompt_tokens: number; completion_tokens: number }[];
+}
+export interface SimulatedEngine {
+  cost: { base_ms: number; prefill_token_ms: number; decode_sequence_ms: number; kv_kilotoken_ms: number };
+  slots: number; step_tokens: number; kv_tokens: number; is_example: boolean;
+}
+export interface SimulatedTier {
+  tier: string; offered: number; good: number; refused: number; first_token_p50_s: number | null;
+  first_token_p95_s: number | null; inter_token_p50_s: number | null; inter_token_p95_s: number | null; work_share: number;
+}
+export interface SimulatedVariant {
+  policy: string; replicas: number; objectives: Record<string, Terms>;
+  figures: {
+    offered: number; good: number; goodput_per_s: number; tokens_per_s: number; refused: number; fairness: number;
+    busy_share: number; mean_batch: number; preemptions: number; drain_peak_s: number | null; tiers: SimulatedTier[];
+    tenants: { tenant: string; offered: number; good: number; work_share: number; of_fair_share: number }[];
+  };
+  moments: { at_s: number; waiting: number; running: number; drain_s: number | null; risk: number }[];
+}
+export interface Simulation {
+  model: string; rate: number; engine: SimulatedEngine; variants: SimulatedVariant[];
+  trace: { name: string; requests: number; duration_s: number; shortened: number };
+}

@@ -224,18 +224,18 @@ class InputCheck:
     async def run(self) -> None:
         """Raises LostHold; a store that is away leaves the batch to be checked later."""
         try:
-            file = await self._store.write(self._begin)
+            file = await self._store.write(self._begin, self._batch.organisation_id)
         except InflightError as error:
             if not error.kind.is_callers_fault:
                 raise
             self._check.problems.append(Problem("invalid_input_file", error.message, "input_file_id"))
         else:
             for number in range(file.piece_count):
-                await self._store.write(partial(self._read, file=file, number=number))
+                await self._store.write(partial(self._read, file=file, number=number), file.organisation_id)
                 if self._check.is_hopeless:
                     break
             self._check.finish()
-        await self._store.write(self._end)
+        await self._store.write(self._end, self._batch.organisation_id)
 
     def _begin(self, connection: Connection) -> StoredFile:
         self._hold(connection)

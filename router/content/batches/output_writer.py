@@ -80,9 +80,9 @@ class OutputWriter:
 
     async def run(self) -> bool:
         """False when lines are still under way; raises LostHold."""
-        if not await self._store.write(self._begin):
+        if not await self._store.write(self._begin, self._batch.organisation_id):
             return False
-        while not await self._store.write(self._copy):
+        while not await self._store.write(self._copy, self._batch.organisation_id):
             pass
         return True
 

@@ -50,19 +50,25 @@ class ChatStore(KeptTexts):
                 self._quota.take(to, owner.organisation_id, row["size_bytes"])
                 to.execute(sql.insert(chat_completions).values(row))
 
-        await self._store.write(act)
+        await self._store.write(act, owner.organisation_id)
 
     async def find(self, owner: Owner, completion_id: str) -> Completion:
-        return _shown(await self._store.read(lambda at: _find(at, owner, completion_id)))
+        def act(at: Connection) -> Completion:
+            return _shown(_find(at, owner, completion_id))
+
+        return await self._store.read(act, owner.organisation_id)
 
     async def messages(self, owner: Owner, completion_id: str) -> list[dict[str, Any]]:
         """What it was asked, each message with an id of its own."""
-        row = await self._store.read(lambda at: _find(at, owner, completion_id))
-        asked: list[dict[str, Any]] = msgspec.json.decode(row["messages"])
-        return [
-            {"id": f"{completion_id}-{index}", "content_parts": None, **_with_parts(message)}
-            for index, message in enumerate(asked)
-        ]
+
+        def act(at: Connection) -> list[dict[str, Any]]:
+            asked = msgspec.json.decode(_find(at, owner, completion_id)["messages"])
+            return [
+                {"id": f"{completion_id}-{index}", "content_parts": None, **_with_parts(message)}
+                for index, message in enumerate(asked)
+            ]
+
+        return await self._store.read(act, owner.organisation_id)
 
     async def page(self, owner: Owner, query: ChatQuery, metadata: Mapping[str, str]) -> Page[Completion]:
         """The oldest first; those alone that have all of the metadata. It ends early where they are large."""
@@ -85,7 +91,7 @@ class ChatStore(KeptTexts):
             shown = {row["id"]: _shown(row) for row in rows}
             return Page([shown[each] for each in kept], len(kept) < len(found))
 
-        return await self._store.read(act)
+        return await self._store.read(act, owner.organisation_id)
 
     async def update(self, owner: Owner, completion_id: str, metadata: dict[str, str]) -> Completion:
         def act(to: Connection) -> Completion:
@@ -97,14 +103,14 @@ class ChatStore(KeptTexts):
             to.execute(change.values(metadata=shown, size_bytes=_chats.size_bytes + more))
             return _shown({**row, "metadata": shown})
 
-        return await self._store.write(act)
+        return await self._store.write(act, owner.organisation_id)
 
     async def delete(self, owner: Owner, completion_id: str) -> None:
         def act(to: Connection) -> None:
             if not to.execute(sql.delete(chat_completions).where(_is(owner, completion_id))).rowcount:
                 raise missing(KIND, completion_id)
 
-        await self._store.write(act)
+        await self._store.write(act, owner.organisation_id)
 
 
 def _is(owner: Owner, completion_id: str) -> sql.ColumnElement[bool]:

@@ -86,11 +86,11 @@ class ConversationStore(KeptTexts):
             to.execute(sql.insert(conversations).values(row))
             append(to, owner, made.id, items, now_s, self._quota)
 
-        await self._store.write(act)
+        await self._store.write(act, owner.organisation_id)
         return made
 
     async def find(self, owner: Owner, conversation_id: str) -> Conversation:
-        return await self._store.read(lambda at: _find(at, owner, conversation_id))
+        return await self._store.read(lambda at: _find(at, owner, conversation_id), owner.organisation_id)
 
     async def page(self, owner: Owner, query: PageQuery) -> Page[Conversation]:
         """The last used first, or last with `asc`."""
@@ -104,7 +104,7 @@ class ConversationStore(KeptTexts):
             rows = at.execute(next_rows(chosen, by, mark, query.order == "asc", query.limit + 1))
             return [_conversation(row) for row in rows.mappings()]
 
-        return Page.of(await self._store.read(act), query.limit)
+        return Page.of(await self._store.read(act, owner.organisation_id), query.limit)
 
     async def update(self, owner: Owner, conversation_id: str, metadata: dict[str, str]) -> Conversation:
         now_s = self._clock()
@@ -119,14 +119,14 @@ class ConversationStore(KeptTexts):
             to.execute(change.values(metadata=shown, updated_s=now_s, size_bytes=size_bytes))
             return _find(to, owner, conversation_id)
 
-        return await self._store.write(act)
+        return await self._store.write(act, owner.organisation_id)
 
     async def delete(self, owner: Owner, conversation_id: str) -> None:
         def act(to: Connection) -> None:
             if not to.execute(sql.delete(conversations).where(_is(owner, conversation_id))).rowcount:
                 raise missing(KIND, conversation_id)
 
-        await self._store.write(act)
+        await self._store.write(act, owner.organisation_id)
 
     # Items
 
@@ -137,7 +137,7 @@ class ConversationStore(KeptTexts):
             if append(to, owner, conversation_id, items, now_s, self._quota) is None:
                 raise missing(KIND, conversation_id)
 
-        await self._store.write(act)
+        await self._store.write(act, owner.organisation_id)
 
     async def items(self, owner: Owner, conversation_id: str, query: PageQuery) -> Page[Item]:
         after = None if query.after is None else checked_id("Item", query.after, "after")
@@ -154,14 +154,14 @@ class ConversationStore(KeptTexts):
             items = _between(at, conversation_id, kept)
             return Page(items if is_ascending else items[::-1], len(kept) < len(found))
 
-        return await self._store.read(act)
+        return await self._store.read(act, owner.organisation_id)
 
     async def item(self, owner: Owner, conversation_id: str, item_id: str) -> Item:
         def act(at: Connection) -> Item:
             _find(at, owner, conversation_id)
             return item_of(_find_item(at, conversation_id, item_id))
 
-        return await self._store.read(act)
+        return await self._store.read(act, owner.organisation_id)
 
     async def delete_item(self, owner: Owner, conversation_id: str, item_id: str) -> Conversation:
         def act(to: Connection) -> Conversation:
@@ -172,7 +172,7 @@ class ConversationStore(KeptTexts):
             to.execute(smaller.values(size_bytes=size_bytes))
             return conversation
 
-        return await self._store.write(act)
+        return await self._store.write(act, owner.organisation_id)
 
     async def history(self, owner: Owner, conversation_id: str, most: int = MOST_HISTORY_ITEMS) -> History:
         """The newest of its items, and every system message."""
@@ -182,7 +182,7 @@ class ConversationStore(KeptTexts):
             _find(at, owner, conversation_id)
             return read_history(at, conversation_id, most)
 
-        return await self._store.read(act)
+        return await self._store.read(act, owner.organisation_id)
 
     async def all_items(self, owner: Owner, conversation_id: str) -> AsyncIterator[list[Item]]:
         """Oldest first, some at a time."""

@@ -77,7 +77,7 @@ class ResponseStore(KeptTexts):
                 change = sql.update(responses).where(_is(owner, ended.id)).values(row)
                 to.execute(change if is_begun else sql.insert(responses).values(row))
 
-        await self._store.write(act)
+        await self._store.write(act, owner.organisation_id)
 
     async def begin(self, owner: Owner, begun: EndedResponse, lease_s: float) -> None:
         """One that is being made: it can be read and cancelled, but not be continued yet."""
@@ -94,7 +94,7 @@ class ResponseStore(KeptTexts):
             self._quota.take(to, owner.organisation_id, row["size_bytes"])
             to.execute(sql.insert(responses).values(row))
 
-        await self._store.write(act)
+        await self._store.write(act, owner.organisation_id)
 
     async def renew(self, response_ids: Sequence[str], lease_s: float) -> set[str]:
         """Those that are still to be made."""
@@ -109,7 +109,7 @@ class ResponseStore(KeptTexts):
     async def fail(self, owner: Owner, body: dict[str, Any]) -> None:
         """One that was begun has come to nothing."""
         ended = _end(owner, body["id"]).values(body=encode(body))
-        await self._store.write(lambda to: to.execute(ended).rowcount)
+        await self._store.write(lambda to: to.execute(ended).rowcount, owner.organisation_id)
 
     async def cancel(self, owner: Owner, response_id: str) -> dict[str, Any]:
         """Whoever makes it is told by its lease. What has ended stays as it is."""
@@ -121,11 +121,15 @@ class ResponseStore(KeptTexts):
                 to.execute(_end(owner, response_id).values(body=encode(body)))
             return body
 
-        return await self._store.write(act)
+        return await self._store.write(act, owner.organisation_id)
 
     async def find(self, owner: Owner, response_id: str) -> dict[str, Any]:
         """As it was answered."""
-        return self._shown(await self._store.read(lambda at: _find(at, owner, response_id)))
+
+        def act(at: Connection) -> dict[str, Any]:
+            return self._shown(_find(at, owner, response_id))
+
+        return await self._store.read(act, owner.organisation_id)
 
     def _shown(self, row: RowMapping) -> dict[str, Any]:
         body: dict[str, Any] = msgspec.json.decode(row["body"])
@@ -135,20 +139,22 @@ class ResponseStore(KeptTexts):
         return body
 
     async def input_items(self, owner: Owner, response_id: str) -> list[Item]:
-        row = await self._store.read(lambda at: _find(at, owner, response_id))
-        return msgspec.json.decode(row["input"], type=list[Item])
+        def act(at: Connection) -> list[Item]:
+            return msgspec.json.decode(_find(at, owner, response_id)["input"], type=list[Item])
+
+        return await self._store.read(act, owner.organisation_id)
 
     async def delete(self, owner: Owner, response_id: str) -> None:
         def act(to: Connection) -> None:
             if not to.execute(sql.delete(responses).where(_is(owner, response_id))).rowcount:
                 raise missing(KIND, response_id)
 
-        await self._store.write(act)
+        await self._store.write(act, owner.organisation_id)
 
     async def history(self, owner: Owner, response_id: str) -> History:
         """What was said up to the end of a response."""
         checked_id("Previous response", response_id, "previous_response_id")
-        return await self._store.read(lambda at: _history(at, owner, response_id))
+        return await self._store.read(lambda at: _history(at, owner, response_id), owner.organisation_id)
 
 
 def _history(at: Connection, owner: Owner, response_id: str) -> History:

@@ -1,7 +1,7 @@
 """Run as a program of its own: takes documents on standard input, gives their texts on standard output.
 
 A PDF is a program for a viewer, and may be written to exhaust whoever reads it; a large table takes long. So
-they are read here, behind everybody's answers, and nothing of the router is imported or within reach. Each
+they are read here, where nothing of the router is imported or within reach, behind everybody's answers. Each
 document has a child of its own, under limits on memory and time that the system enforces, and leaves nothing
 behind for the next one.
 """
@@ -9,6 +9,7 @@ behind for the next one.
 from __future__ import annotations
 
 import csv
+import ctypes
 import io
 import logging
 import os
@@ -18,21 +19,17 @@ import signal
 import struct
 import sys
 import warnings
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 READABLE = "text, Markdown, CSV and PDF"
 PDF, TABLE, TEXT = b"p", b"c", b"t"
-# A document is its kind and size, then itself. An answer is whether it is the text, how much time of a
-# processor it took and its size, then the text, or the reason why there is none.
+# As whoever asks writes and reads them. A document is its kind and size, then itself. An answer is whether it
+# is the text, how much time of a processor it took and its size, then the text, or why there is none.
 DOCUMENT = struct.Struct(">cQ")
 ANSWER = struct.Struct(">?dQ")
-_NICENESS = 10
-# Less, as there may be many sessions: each has a part of the processors, however many work in it.
-_SESSION_NICENESS = 5
-# What takes more time of a processor than this goes on with what nobody else wants.
-_USUAL_CPU_S = 1.0
+_READY = b"\n"
+_PR_SET_PDEATHSIG = 1
 _BROKEN = b"needs too much memory or time to be read"
 _DELIMITERS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"?')
@@ -53,34 +50,25 @@ class Limits:
 
 
 def main(limits: Limits) -> None:
-    os.nice(_NICENESS)
+    die_with_parent()
     warnings.simplefilter("ignore")
     logging.disable()
     documents, answers = sys.stdin.buffer, sys.stdout.buffer
+    answers.write(_READY)
+    answers.flush()
     while len(head := documents.read(DOCUMENT.size)) == DOCUMENT.size:
         kind, size = DOCUMENT.unpack(head)
         data = documents.read(size)
         if kind == PDF:
             import pypdf  # noqa: F401 (here once, not in each child)
-        set_session_niceness(_SESSION_NICENESS)
         is_text, text, cpu_s = read_in_child(kind, data, limits)
         answers.write(ANSWER.pack(is_text, cpu_s, len(text)) + text)
         answers.flush()
 
 
-def set_session_niceness(niceness: int) -> None:
-    """Outside of containers Linux may divide the processors among sessions before it looks at processes."""
-    with suppress(OSError), open("/proc/self/autogroup", "w") as group:
-        group.write(str(niceness))
-
-
-def take_leftovers() -> None:
-    """For a process in a session of its own: it runs when nobody else wants to."""
-    os.nice(19)
-    if hasattr(os, "SCHED_IDLE"):
-        with suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    set_session_niceness(19)
+def die_with_parent() -> None:
+    """Stopped as it may be, it would not see its standard input end."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def read_in_child(kind: bytes, data: bytes, limits: Limits) -> tuple[bool, bytes, float]:
@@ -100,12 +88,11 @@ def read_in_child(kind: bytes, data: bytes, limits: Limits) -> tuple[bool, bytes
 def _be_child(kind: bytes, data: bytes, limits: Limits, writable: int) -> NoReturn:
     status = 1
     try:
+        die_with_parent()
         resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(signal.SIGPROF, lambda *_: take_leftovers())
-        signal.setitimer(signal.ITIMER_PROF, _USUAL_CPU_S)
         try:
             answer = "+" + read(kind, data, limits.pages, limits.characters)
         except Unreadable as reason:

@@ -14,6 +14,7 @@ from router.content.documents.document_program import PDF, READABLE, TABLE, TEXT
 from router.content.documents.readers import DocumentLimits, DocumentReader
 from router.content.files.rows import content
 from router.core.messages import FileReference, Message, Part
+from router.core.side_work import SideWork
 from router.core.tenant import Caller
 from router.request.decoding import invalid
 from router.store.database import StoreAccess
@@ -21,8 +22,6 @@ from router.store.database import StoreAccess
 _PDF = "application/pdf"
 _TABLES = ("text/csv", "text/tab-separated-values", "application/csv")
 _TABLE_NAMES = (".csv", ".tsv")
-_PDFS_WAITING_EACH = 8
-_FILES_WAITING_EACH = 16
 # So much is read within a fraction of a millisecond, here.
 _QUICK_TEXT_BYTES = 64 << 10
 _QUICK_TABLE_BYTES = 1 << 10
@@ -52,11 +51,12 @@ class Documents:
         files: Files | None = None,
         limits: DocumentLimits | None = None,
         share: ProcessorShare | None = None,
+        side_work: SideWork | None = None,
     ) -> None:
         self._files = files
         self._limits = limits = limits or DocumentLimits()
-        self._pdfs = DocumentReader("PDFs to be read", _PDFS_WAITING_EACH, limits, share)
-        self._others = DocumentReader("files to be read", _FILES_WAITING_EACH, limits, share)
+        self._pdfs = DocumentReader("PDFs to be read", limits, share, side_work)
+        self._others = DocumentReader("files to be read", limits, share, side_work)
 
     async def close(self) -> None:
         await self._pdfs.close()

@@ -148,7 +148,8 @@ def _file_of(row: RowMapping) -> StoredFile:
 
 async def keep(store: StoreAccess, file: StoredFile, source: IO[bytes], most_bytes: int) -> None:
     """Copies `file.size_bytes` from where `source` stands; there is all of a file in the end, or nothing."""
-    await store.write(partial(begin, file=file, most_bytes=most_bytes))
+    tenant = file.organisation_id
+    await store.write(partial(begin, file=file, most_bytes=most_bytes), tenant)
     try:
         digest = hashlib.sha256()
 
@@ -159,9 +160,9 @@ async def keep(store: StoreAccess, file: StoredFile, source: IO[bytes], most_byt
                 add_piece(connection, file.id, number, data)
 
         for first in range(0, file.piece_count, _PIECES_A_TRANSACTION):
-            await store.write(partial(add, first=first))
+            await store.write(partial(add, first=first), tenant)
         sha256 = digest.hexdigest()
-        await store.write(lambda connection: finish(connection, file.id, file.size_bytes, sha256))
+        await store.write(lambda connection: finish(connection, file.id, file.size_bytes, sha256), tenant)
     except sql.exc.IntegrityError:
         raise gone() from None  # a file that is not whole goes with its organisation alone
     except BaseException:
@@ -178,7 +179,7 @@ async def _drop(store: StoreAccess, file_id: str) -> None:
 
 async def pieces(store: StoreAccess, file: StoredFile) -> AsyncIterator[bytes]:
     for number in range(file.piece_count):
-        yield await store.read(partial(read_piece, file_id=file.id, number=number))
+        yield await store.read(partial(read_piece, file_id=file.id, number=number), file.organisation_id)
 
 
 async def content(
@@ -193,4 +194,4 @@ async def content(
             raise InflightError(ErrorKind.TOO_LARGE, message, "file_id")
         return file, read_range(connection, file_id, 0, file.size_bytes) if file.size_bytes else b""
 
-    return await store.read(read)
+    return await store.read(read, organisation_id)

@@ -93,6 +93,9 @@ class EngineReports:
             await self._tell_objectives(replica, report)
 
     async def _tell_objectives(self, replica: Replica, report: EngineReport) -> None:
+        """Those of the engine's own model: the steps of its adapters are the same."""
+        if replica.manifest.base:
+            return
         wanted = {tier: self._inter_token_ms(replica.manifest.model, tier) for tier in Tier}
         has_them = report.inter_token_ms == {tier.label: ms for tier, ms in wanted.items() if ms is not None}
         if has_them or self._untold_until_s.get(replica, -inf) > self._clock():

@@ -80,7 +80,7 @@ def one_token(manifest: Manifest, number: int) -> Ping:
         tenant=_NOBODY,
         tier="interactive",
     )
-    return Ping(GenerateRequests(manifest.entry).build(call), is_streamed=True)
+    return Ping(GenerateRequests(manifest.entry, manifest.adapter).build(call), is_streamed=True)
 
 
 def _tokenize(model: str) -> Any:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING
 
 from router.control.health.reviver import Reviver, no_fault
 from router.control.health.vital_signs import ProbeLimits
 from router.control.health.watch import Watch
+from router.core.rounds import every
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.control.health.reviver import FindFault
     from router.routing.replicas import Fleet, Replica
-
-log = logging.getLogger(__name__)
 
 
 class Prober:
@@ -42,12 +39,7 @@ class Prober:
     async def run(self) -> None:
         """Until it is cancelled."""
         try:
-            while True:
-                try:
-                    await self.look()
-                except Exception:
-                    log.exception("the models could not be probed; the next probe is in a moment")
-                await asyncio.sleep(self._limits.period_s)
+            await every(self._limits.period_s, self.look, "the models could not be probed")
         finally:
             await self.close()
 

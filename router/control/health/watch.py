@@ -127,7 +127,7 @@ class Watch:
             if error.code is StatusCode.UNAVAILABLE and life == self._life:
                 self.replica.is_loaded = False
                 self._forget()
-                self._mark_down("Triton cannot be reached", reviving=False)
+                self._mark_down("Triton cannot be reached", server_is_gone=True)
             return
         finally:
             timer.cancel()
@@ -206,7 +206,7 @@ class Watch:
         replica, pulse = self.replica, self._pulse(model)
         if model == _SERVER:
             if is_server_gone(pulse, self._limits):
-                self._mark_down("Triton does not answer", reviving=False)
+                self._mark_down("Triton does not answer", server_is_gone=True)
             return
         patience_s = self._limits.patience_s(self._pings[model].queue, replica.open_count > 0)
         missed = self._pulse(_SERVER).missed
@@ -217,8 +217,8 @@ class Watch:
 
     def _listen(self) -> None:
         now_s, replica = self._clock(), self.replica
-        if self._is_down or replica.manifest.kind is not Kind.TEXT:
-            return
+        if self._is_down or replica.manifest.kind is not Kind.TEXT or replica.manifest.base:
+            return  # the engine of an adapter is its base's, which is listened to there
         heard_s = max(replica.heard_s, self._generated_s)
         if is_silent(now_s, replica.busy_since_s, heard_s, self._limits):
             self._generated_s = now_s + self._limits.one_token_s  # not again before this one is over
@@ -292,12 +292,12 @@ class Watch:
         self._answered.discard(model)
         self._mark_down(_ENGINE_DIED, reviving=True)
 
-    def _mark_down(self, why: str, reviving: bool) -> None:
+    def _mark_down(self, why: str, reviving: bool = False, server_is_gone: bool = False) -> None:
         """Says so once, and once more where it is worth waiting for now, or is not any more."""
         is_news = not self._is_down
         if is_news or reviving != self._is_awaited:
             self._is_down, self._is_awaited = True, reviving
-            self.replica.mark_down(why, self._clock(), reviving=reviving)
+            self.replica.mark_down(why, self._clock(), reviving, server_is_gone)
         if is_news:
             self.replica.cut_all(why)
             self._begin_life()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,10 @@ class AnswerSink:
 
 
 class Write:
-    """One entry, or without fields the end of all; `tell` comes after it, once."""
+    """One entry, or without fields the end of all; `tell` comes after it, once.
+
+    Nobody is told what comes of an answer that another router has taken.
+    """
 
     __slots__ = ("_tell", "entry_id", "fields", "key", "sink")
 
@@ -101,18 +105,27 @@ class Write:
 
     def tell_ahead(self) -> None:
         """Before Redis has it."""
-        if self.sink is not None:
+        if self.sink is not None and not self.is_told:
             self.sink.is_ahead = True
         self.tell()
+
+    @property
+    def is_told(self) -> bool:
+        return self._tell is None
 
     def tell(self) -> None:
         if self._tell is not None:
             tell, self._tell = self._tell, None
-            tell()
+            if self.sink is None or not self.sink.is_taken:
+                tell()
 
 
 class Outbox:
-    """`asked_again_s`: until then nobody waits for a Redis that is away."""
+    """Readers are told in the order of writing, whatever becomes of Redis meanwhile: as soon as it is known
+    to be away all that waits for it, then at once.
+
+    `asked_again_s`: until then nobody waits for a Redis that is away.
+    """
 
     def __init__(self, link: RedisLink, kept_s: float, clock: Callable[[], float]) -> None:
         self.is_away = False
@@ -121,6 +134,7 @@ class Outbox:
         self._kept_s = kept_s
         self._clock = clock
         self._waiting: list[Write] = []
+        self._untold: deque[Write] = deque()  # under way to Redis, or waiting
         self._flushing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -136,11 +150,16 @@ class Outbox:
 
     def write(self, write: Write) -> None:
         if write.is_lost:
+            for earlier in list(self._untold):
+                if earlier.sink is write.sink:
+                    earlier.tell()
             write.tell()
             return
         self._waiting.append(write)
-        if self.is_away:
-            write.tell_ahead()
+        if not write.is_told:
+            self._untold.append(write)
+            if self.is_away:
+                self._tell_all_ahead()
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.get_running_loop().create_task(self._flush())
 
@@ -164,8 +183,6 @@ class Outbox:
 
     async def _owe(self, batch: list[Write]) -> None:
         """Readers go on; Redis gets it when it is back, unless that is too much by then."""
-        for write in batch:
-            write.tell_ahead()
         self._waiting = [*batch, *self._waiting]
         if sum(write.size_bytes for write in self._waiting) > _MOST_OWED_BYTES:
             for write in self._waiting:
@@ -198,13 +215,15 @@ class Outbox:
             sink.is_lost = True
         elif isinstance(result, Exception) and TOO_LATE in str(result):
             if not await self._is_there(write):
-                sink.taken()
+                if not sink.is_taken:
+                    sink.taken()
                 sink.is_lost = True
-                return
         elif isinstance(result, Exception):
             self.lost(result)
             sink.is_lost = True
         write.tell()
+        while self._untold and self._untold[0].is_told:
+            self._untold.popleft()
 
     async def _is_there(self, write: Write) -> bool:
         """It was written, and only the answer was lost; otherwise another router has taken the answer."""
@@ -214,8 +233,13 @@ class Outbox:
             return True
         return bool(found) and id_of(found[0][0])[0] == id_of(write.entry_id.encode())[0]
 
+    def _tell_all_ahead(self) -> None:
+        while self._untold:
+            self._untold.popleft().tell_ahead()
+
     def lost(self, error: Exception) -> None:
         if not self.is_away:
             log.warning("answers are kept in this router alone, not in Redis: %s", error)
         self.is_away = True
+        self._tell_all_ahead()
         self.asked_again_s = self._clock() + _PAUSE_S

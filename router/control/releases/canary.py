@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from router.control.releases.canary_checks import Shown, findings
+from router.control.releases.canary_checks import findings
+from router.control.releases.gates import Shown
 from router.control.releases.plan import OnTimeout
 from router.core.lasting import lasting
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router.control.releases.arm_stats import Measured
-    from router.control.releases.canary_checks import Finding
+    from router.control.releases.gates import Finding
     from router.control.releases.plan import Plan, Progress
 
 # A canary that has not answered one of so many requests needs no statistics.

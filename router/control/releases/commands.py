@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
@@ -66,6 +66,18 @@ class ReleaseCommands(PlatformCommands):
         with self.look() as connection:
             return writes.next_version(connection, model)
 
+    def check(self, *, writes: bool) -> None:
+        """Raises Forbidden for who may not look at releases, or change them."""
+        action = Action.RELEASE_WRITE if writes else Action.RELEASE_READ
+        self._check(action, action.label, "")
+
+    def note_addition(self, model: str, version: int | None, detail: dict[str, Any]) -> None:
+        """That somebody asked for a release to be added, which takes a while and may fail."""
+        label = "release.ask_to_add"
+        self._check(Action.RELEASE_WRITE, label, _target(model, version))
+        with self._store.begin() as connection:
+            self._record(connection, label, _target(model, version), detail)
+
     def add(self, manifest: Manifest, notes: str = "") -> Release:
         """What is there already with the same name is never replaced."""
         try:
@@ -87,6 +99,7 @@ class ReleaseCommands(PlatformCommands):
                 raise ValueError(f"{model}@{version} has a part in the split of {model}: change that first")
             if found.wanted or found.state in _LOADED:
                 raise ValueError(f"{model}@{version} is {found.state.value}: unload it first")
+            _refuse_with_adapters(act.connection, found)
             if found.manifest.is_built_in and found.state is not State.GONE:
                 raise ValueError(
                     f"{model}@{version} comes with the stack: it cannot be removed, only unloaded"
@@ -106,6 +119,7 @@ class ReleaseCommands(PlatformCommands):
         with self._act(model, version, "unload") as act:
             connection = act.connection
             found = records.find_release(connection, model, version)
+            _refuse_with_adapters(connection, found)
             self._refuse_in_rollout(connection, model, version)
             split = records.find_split(connection, model)
             if split is not None and split.weight_of(version) > 0:
@@ -288,6 +302,16 @@ class ReleaseCommands(PlatformCommands):
         for rollout in records.list_rollouts(connection, model, only_open=True):
             return rollout
         raise NotFound(f"{model} has no rollout in progress")
+
+
+def _refuse_with_adapters(connection: Connection, base: Release) -> None:
+    """What an adapter is an addition to goes after it."""
+    for each in records.list_releases(connection):
+        if each.manifest.base == base.manifest.name and (each.wanted or each.state in _LOADED):
+            raise ValueError(
+                f"{each.manifest.name} is an adapter of {base.manifest.name} and is "
+                f"{each.state.value}: unload it first"
+            )
 
 
 def refuse_other_kind(connection: Connection, manifest: Manifest) -> None:

@@ -76,7 +76,7 @@ class Controller:
         self._monotonic = tools.monotonic
         self._lease = Lease(store.store, self._settings.lease, tools.monotonic)
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
-        self._state = ServerState(fleet.servers)
+        self._state = ServerState(fleet.servers, brings_files=not tools.is_shared)
         self._steps = ReleaseSteps(store, self._lease, self._state, tools)
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._notes: dict[str, Notes] = {}

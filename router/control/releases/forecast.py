@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from router.control.releases.canary_checks import LEAST_TIME_S, LOG_SHOWN, LOG_SHOWN_RATE, is_fair, looseness
+from router.control.releases.canary_checks import MARGIN_ALONE, is_alone, is_fair, looseness
 from router.control.releases.evidence import (
     Estimate,
     Proportion,
     log_evidence_of_fewer,
     log_evidence_of_shift,
 )
+from router.control.releases.gates import LOG_SHOWN, LOG_SHOWN_RATE
+from router.control.releases.shift_checks import LEAST_TIME_S
 
 if TYPE_CHECKING:
     from router.control.releases.plan import Plan
@@ -68,8 +70,19 @@ def expected_s(plan: Plan, per_s: float) -> float:
             while not _is_shown(plan, step, seen.after(plan, step, per_s, step_s)) and step_s < _LONGEST_S:
                 step_s *= 1.05
             seen = seen.after(plan, step, per_s, step_s)
+        elif is_alone(plan, step):
+            step_s = max(step_s, _needed_alone(plan) / answered_per_s)
         whole_s += step_s
     return whole_s
+
+
+def _needed_alone(plan: Plan) -> int:
+    """Requests of a canary with all of the traffic: its errors take the most."""
+    margin = min(plan.tolerance.error_margin * MARGIN_ALONE, 0.95)
+    least = math.ceil(LOG_SHOWN_RATE / -math.log1p(-margin))  # where everything was bet on no errors at all
+    while log_evidence_of_fewer(Proportion(0, least), margin) < LOG_SHOWN_RATE:
+        least = math.ceil(least * 1.05)
+    return least
 
 
 def _is_shown(plan: Plan, step: int, seen: _Seen) -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import InflightError
 from router.control.releases.inspection import scrub
-from router.control.releases.json_answers import fault_of_answer
 from router.control.releases.own_prompt import ask
+from router.core.json_answers import fault_of_answer
 from router.routing.chat_template import load_template
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from router.core.address import is_on_this_machine
+from python_backend.host.gpu_memory import free_gpu_bytes
+from router.control.releases.memory_fit import FreeMemory
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GIB = 1 << 30
 _NO_SECRET = "this router has no secret and no certificate for Triton: nothing can be loaded"
 
 
@@ -46,6 +46,8 @@ async def load(manifest: Manifest, servers: Sequence[Server]) -> tuple[list[Serv
 
 async def _load_on(server: Server, manifest: Manifest) -> str | None:
     """None when it is there, else why not; an empty text where the server is gone."""
+    if manifest.base:
+        return None  # its base's engine reads it when it is first asked
     if not server.control.can_control:
         return _NO_SECRET
     try:
@@ -56,16 +58,9 @@ async def _load_on(server: Server, manifest: Manifest) -> str | None:
     return None
 
 
-def misfit(manifest: Manifest, servers: Sequence[Server], available_bytes: int | None) -> str | None:
-    """Why a release cannot fit into this machine's memory; nothing is known of other machines'."""
-    if available_bytes is None or not all(is_on_this_machine(server.url) for server in servers):
-        return None
-    needed_bytes = manifest.needs.total_bytes * len(servers)
-    if needed_bytes <= available_bytes:
-        return None
-    times = f" on {len(servers)} servers" if len(servers) > 1 else ""
-    needs, has = f"{needed_bytes / _GIB:.1f} GiB", f"{available_bytes / _GIB:.1f} GiB"
-    return f"it needs {needs} of memory{times}, and {has} are free: unload another release first"
+def free_memory() -> FreeMemory:
+    """Of this machine; asks the driver of its GPUs, so not for the event loop."""
+    return FreeMemory(available_memory_bytes(), free_gpu_bytes())
 
 
 def available_memory_bytes() -> int | None:

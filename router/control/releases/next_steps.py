@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from router.control.releases.arms import ArmFigures
-    from router.control.releases.canary_checks import Finding
     from router.control.releases.evidence import Spread
+    from router.control.releases.gates import Finding
     from router.control.releases.records import Release, Rollout
     from router.control.releases.rehearsal import Rehearsed
     from router.routing.split import ModelSplit

@@ -14,13 +14,15 @@ _MEASURES = ("first_token", "between_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`slowdowns` are ratios to the stable release by measure; what was not asked for is None."""
+    """`slowdowns` are ratios to the stable release by measure; what was not asked for is None. `gates` are
+    how much of what a step takes is shown for and against the canary by gate, 1 being enough."""
 
     model: str
     version: int
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     golden_failed: float | None = None  # the part of the prompts
     likeness: float | None = None
+    gates: Mapping[str, tuple[float | None, float]] = field(default_factory=dict)
 
 
 def proof_of(situation: Situation) -> Proof:
@@ -34,4 +36,5 @@ def proof_of(situation: Situation) -> Proof:
         slowdowns,
         rollout.progress.golden_failed / len(rollout.golden) if was_asked else None,
         situation.shadow.likeness if situation.shadow.count else None,
+        {each["gate"]: (each["within"], each["against"]) for each in rollout.figures.get("gates", ())},
     )

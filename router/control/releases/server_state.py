@@ -22,10 +22,14 @@ NOT_THERE = (Presence.ABSENT, Presence.PARTLY)
 
 
 class ServerState:
-    def __init__(self, servers: Sequence[Server]) -> None:
+    """`brings_files`: each server's host fetches the files of releases by itself; then they can be loaded."""
+
+    def __init__(self, servers: Sequence[Server], *, brings_files: bool = False) -> None:
         self.servers = servers
+        self._brings_files = brings_files
         self._indexes: dict[str, Index] = {}
         self._gone: set[str] = set()
+        self._adapters: set[tuple[str, str]] = set()  # servers and releases whose adapters answer there
 
     async def look(self, manifests: Sequence[Manifest]) -> set[str]:
         """Names of servers that are back: they did not answer before, and may have been restarted."""
@@ -54,13 +58,24 @@ class ServerState:
 
     def presence(self, manifest: Manifest, server: Server) -> Presence:
         index = self._indexes.get(server.name)
-        if index is None or (manifest.entry not in index and not server.control.can_control):
+        can_load = server.control.can_control and not self._brings_files
+        if index is None or (manifest.entry not in index and not can_load):
             return Presence.AWAY
+        if manifest.base:
+            base = index.get(manifest.entry)
+            if base is None or not base.is_ready:  # who comes back has to be asked again
+                self._adapters.discard((server.name, manifest.name))
+            is_there = (server.name, manifest.name) in self._adapters
+            return Presence.LOADED if is_there else Presence.ABSENT
         states = {member: index[member].state for member in manifest.members if member in index}
         if states.get(manifest.entry) == "READY":
             return Presence.LOADED
         is_partly = any(state in _IN_MEMORY for state in states.values())
         return Presence.PARTLY if is_partly else Presence.ABSENT
+
+    def note_adapter(self, manifest: Manifest, server: Server, is_there: bool) -> None:
+        """Triton knows nothing of adapters: whether one answers is known from asking it."""
+        (self._adapters.add if is_there else self._adapters.discard)((server.name, manifest.name))
 
     def presences(self, manifest: Manifest, broken_on: set[str]) -> tuple[Presence, ...]:
         """Of all servers; BROKEN where loading it has failed on that server alone."""
@@ -79,7 +94,9 @@ class ServerState:
         return [server for server in self.servers if self.presence(manifest, server) in presences]
 
     def members_on(self, manifest: Manifest, server: Server) -> list[str]:
-        """What is in memory there, what requests name first."""
+        """What is in memory there, what requests name first; of an adapter nothing that is its own."""
+        if manifest.base:
+            return []
         index = self._indexes.get(server.name) or {}
         members = reversed(manifest.members)
         return [each for each in members if each in index and index[each].state in _IN_MEMORY]

@@ -7,22 +7,28 @@ import json
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
-from python_backend.wire.errors import InflightError
-from router.control.releases import writes
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.control.releases import records, writes
 from router.control.releases.inspection import missing_program, scrub
 from router.control.releases.lease import LostControl
-from router.control.releases.load import LoadFailed, ServerLost, available_memory_bytes, load, misfit
+from router.control.releases.load import LoadFailed, ServerLost, free_memory, load
+from router.control.releases.memory_fit import FreeMemory, misfit
 from router.control.releases.server_state import NOT_THERE
 from router.control.releases.states import Action, Presence, State
 from router.control.releases.verification import clean_and_verify
 from router.control.releases.warm_up import WarmingFailed, warm_release
 from router.control.releases.writes import Overtaken, is_release
+from router.core.address import is_on_this_machine
+from router.core.manifest import split_name
+from router.grpc.status import GrpcError
 from router.store.schema import releases
 from router.triton.control import ControlError
+from router.triton.messages import drop_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -43,6 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_LOSSES = 2
+_DROP_TIMEOUT_S = 5.0
 _LOST = "Triton went away before it could be loaded"
 
 
@@ -65,9 +72,11 @@ class Tools:
 
     releases_dir: Path
     warm: Warm = warm_release
-    available_bytes: Callable[[], int | None] = available_memory_bytes
+    free_memory: Callable[[], FreeMemory] = free_memory
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
+    # Whether files are verified here. Where hosts have disks of their own, each verifies what it fetches.
+    is_shared: bool = True
 
 
 class ReleaseSteps:
@@ -129,6 +138,8 @@ class ReleaseSteps:
 
     async def _load_and_warm(self, release: Release, notes: Notes) -> Profile:
         manifest = release.manifest
+        if manifest.base:
+            await self._require_base(manifest)
         servers = self._state.having(manifest, Presence.LOADED)
         missing = self._state.having(manifest, *NOT_THERE)
         await self._check(release, missing)
@@ -141,6 +152,14 @@ class ReleaseSteps:
         if not measured:
             raise next((each for each in profiles if isinstance(each, WarmingFailed)), ServerLost(_LOST))
         return {**measured[0], "load_s": load_s}
+
+    async def _require_base(self, manifest: Manifest) -> None:
+        """The release that an adapter is an addition to; one that is on its way is waited for."""
+        base = await self._store.read(partial(_base_of, manifest))
+        if base is None or not base.wanted:
+            raise LoadFailed(f"it is an adapter of {manifest.base}, which is not loaded")
+        if base.state is not State.READY:
+            raise InflightError(ErrorKind.OVERLOADED, f"{manifest.base}, its base, is {base.state.value}")
 
     async def _fill(self, release: Release, notes: Notes) -> None:
         """Where it fails it is left alone: other servers have the release, and it is ready."""
@@ -161,13 +180,18 @@ class ReleaseSteps:
     async def _check(self, release: Release, missing: list[Server]) -> None:
         manifest = release.manifest
         fault = await self._tampering(release)
-        fault = fault or await asyncio.to_thread(missing_program, manifest, self._tools.releases_dir)
-        fault = fault or misfit(manifest, missing, self._tools.available_bytes())
+        if self._tools.is_shared:
+            fault = fault or await asyncio.to_thread(missing_program, manifest, self._tools.releases_dir)
+        if fault is None and all(is_on_this_machine(server.url) for server in missing):
+            free = await asyncio.to_thread(self._tools.free_memory)
+            fault = misfit(manifest.needs, len(missing), free)
         if fault is not None:
             raise LoadFailed(fault)
 
     async def _tampering(self, release: Release) -> str | None:
         directory = self._tools.releases_dir
+        if not self._tools.is_shared:
+            return None
         return await asyncio.to_thread(clean_and_verify, release.manifest, release.digest, directory)
 
     async def _load_on(self, release: Release, missing: list[Server], notes: Notes) -> list[Server]:
@@ -188,7 +212,10 @@ class ReleaseSteps:
     async def _warmed(self, manifest: Manifest, server: Server, notes: Notes) -> Profile | WarmingFailed:
         """Where it does not answer as it should, it is unloaded from that server."""
         try:
-            return await self._tools.warm(server, manifest)
+            profile = await self._tools.warm(server, manifest)
+            if manifest.base:
+                self._state.note_adapter(manifest, server, True)
+            return profile
         except WarmingFailed as error:
             log.warning("%s does not answer as it should on %s: %s", manifest.name, server.name, error)
             notes.broken_on.add(server.name)
@@ -219,6 +246,10 @@ class ReleaseSteps:
         for member in self._state.members_on(manifest, server):
             self._require_control()
             await server.control.unload(member)
+        if manifest.base:
+            self._require_control()
+            self._state.note_adapter(manifest, server, False)
+            await _drop(manifest, server)
 
     def _require_control(self) -> None:
         if not self._lease.is_held:
@@ -235,6 +266,32 @@ class ReleaseSteps:
                 _keep_profile(connection, manifest, profile)
 
         await self._store.write(act)
+
+
+async def _drop(manifest: Manifest, server: Server) -> None:
+    """The engine would give it up by itself, but only when it needs the place."""
+    stream = server.connection.infer(drop_request(manifest.engine, manifest.adapter), _DROP_TIMEOUT_S)
+    try:
+        async for _ in stream:
+            pass
+    except GrpcError as error:
+        log.warning("%s: the engine on %s may keep it for a while: %s", manifest.name, server.name, error)
+    finally:
+        stream.cancel()
+
+
+def _base_of(manifest: Manifest, connection: Connection) -> Release | None:
+    """As it was named; or, where a stack now has it built in with other settings, what follows it there."""
+    model, version = split_name(manifest.base)
+    there = records.list_releases(connection, model)
+    named = next((each for each in there if each.version == version), None)
+    if named is None or named.state is not State.GONE:
+        return named
+    weights = named.manifest.weights_sha256
+    same = [
+        each for each in there if each.state is not State.GONE and each.manifest.weights_sha256 == weights
+    ]
+    return next((each for each in same if each.manifest.entry == manifest.entry), None)
 
 
 def _keep_profile(connection: Connection, manifest: Manifest, profile: Profile) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import mul
 from typing import TYPE_CHECKING
 
-from router.control.releases.evidence import Pair, Proportion, Spread
+from router.control.releases.evidence import Pair, Proportion, Spread, estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from router.control.releases.evidence import Estimate
 
 # Enough stretches to see how much they scatter, and no more than fit into a row that is written each second.
 MOST_STRETCHES = 64
@@ -142,9 +144,15 @@ def pair_up(canary: Stretches, stable: Stretches) -> list[Pair]:
         length_s *= 2
 
 
-def pair_with(canary: Stretches, stable: Spread) -> list[Pair]:
-    """With all that the stable arm has ever shown, where it has nothing of the same time."""
-    return [Pair(spread, stable) for _, spread in canary.parts] if stable.count else []
+def held_against(canary: Sequence[Stretches], before: Spread) -> Estimate | None:
+    """With all that the stable arm has ever shown, where it has nothing of the same time.
+
+    How well that is known limits what any number of requests can say.
+    """
+    if not before.count:
+        return None
+    found = estimate([Pair(spread, before) for each in canary for _, spread in each.parts])
+    return found and replace(found, variance=found.variance + before.variance / before.count)
 
 
 def pair_with_originals(ratios: Stretches) -> list[Pair]:

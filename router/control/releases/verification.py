@@ -49,7 +49,7 @@ def drop_bytecode(manifest: Manifest, releases_dir: Path) -> None:
 
     What cannot be removed is found by `find_tampering`.
     """
-    if manifest.is_built_in:
+    if manifest.is_built_in or manifest.base:
         return
     for member in manifest.members:
         for directory in (releases_dir / "repository" / Path(member).name).rglob("__pycache__"):
@@ -111,7 +111,7 @@ def _mark_of(descriptor: int) -> _Mark:
 def _stranger_in(manifest: Manifest, repository: Path) -> str | None:
     """Anything that Triton would find there, and that nobody has vouched for."""
     known = {mark.path for mark in manifest.files}
-    for member in manifest.members:
+    for member in () if manifest.base else manifest.members:  # an adapter has none of its own
         if Path(member).name != member:
             return f"{member!r} is no name of a Triton model"
         if (repository / member).is_symlink() or not (repository / member).is_dir():

@@ -112,7 +112,7 @@ async def warm_release(server: Server, manifest: Manifest) -> dict[str, float]:
     """Through this server alone."""
     connection = server.connection
     if manifest.kind is Kind.TEXT:
-        return await warm_text(TritonPipeline(connection, manifest.entry, manifest.engine))
+        return await warm_text(TritonPipeline(connection, manifest.entry, manifest.engine, manifest.adapter))
     if manifest.kind is Kind.EMBEDDINGS:
         limits = await asyncio.to_thread(load_limits, Path(manifest.checkpoint_dir))
         return await warm_embeddings(TritonEmbedder(connection, manifest.entry), limits.dimensions)

@@ -13,22 +13,41 @@ _DAY_BUCKETS = int(DAY_S / _BUCKET_S)
 _TREND_S, _MOST_TREND = 600.0, 1.0
 # What yesterday did from this time of day on is believed within these bounds.
 _LEAST_RATIO, _MOST_RATIO = 0.5, 3.0
-# The margin moves by so much with each forecast that is checked, and stays within bounds.
-_MOVE, _FIRST_MARGIN, _MOST_MARGIN = 0.01, 1.1, 1.5
+# The margin moves by so much with each plan that is checked, and stays within bounds. Below 1 it makes up for
+# what else is counted on: the highest of several forecasts, and replicas that are kept for a while.
+_MOVE, _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 0.01, 1.1, 0.8, 1.5
+
+
+class Margin:
+    """What a forecast is multiplied by so that what was planned with it is enough `coverage` of the time.
+
+    It is held against all that was planned in the end, not against the forecast alone: whatever is added on
+    the way from one to the other is not paid for twice.
+    """
+
+    def __init__(self, coverage: float) -> None:
+        self._coverage = coverage
+        self._planned: deque[tuple[float, float]] = deque()
+        self.value = _FIRST_MARGIN
+
+    def plan(self, work: float, for_s: float) -> None:
+        """So much can be done at that time; times never go back."""
+        self._planned.append((for_s, work))
+
+    def observe(self, demand: float, now_s: float) -> None:
+        """Moves up fast where more is asked for than was planned for now, and down slowly otherwise."""
+        while self._planned and self._planned[0][0] <= now_s:
+            was_short = demand > self._planned.popleft()[1]
+            move = _MOVE * (self._coverage if was_short else self._coverage - 1.0)
+            self.value = min(max(self.value * exp(move), _LEAST_MARGIN), _MOST_MARGIN)
 
 
 class DemandForecast:
-    """Level, trend and the day before, with a margin that `coverage` of the forecasts are to keep.
+    """Level, trend and the day before. Work is in any unit a second; times never go back, gaps may be."""
 
-    Work is in any unit a second. Times never go back; gaps are allowed.
-    """
-
-    def __init__(self, coverage: float = 0.9) -> None:
-        self._coverage = coverage
+    def __init__(self) -> None:
         self._days: dict[int, float] = {}  # bucket -> mean
         self._sum, self._count, self._bucket = 0.0, 0, -1
-        self._made: deque[tuple[float, float]] = deque()
-        self.margin = _FIRST_MARGIN
 
     def observe(self, demand: float, now_s: float) -> None:
         """What is asked for at this moment."""
@@ -37,14 +56,11 @@ class DemandForecast:
             self._close(bucket)
         self._sum += demand
         self._count += 1
-        while self._made and self._made[0][0] <= now_s:
-            self._check(self._made.popleft()[1], demand)
 
     def foresee(self, demand: float, lead_s: float, now_s: float) -> float:
-        """The highest of now and of `lead_s` later, without the margin; it is held against what comes."""
+        """The highest of now and of `lead_s` later."""
         trended = demand + self._slope_per_s() * min(lead_s, _TREND_S)
         expected = max(min(trended, (1 + _MOST_TREND) * demand), demand * self._ratio(lead_s, now_s))
-        self._made.append((now_s + lead_s, expected))
         return max(demand, expected)
 
     def _close(self, bucket: int) -> None:
@@ -79,11 +95,3 @@ class DemandForecast:
             return 0.0
         ratio = (sum(soon) / len(soon)) / (sum(then) / len(then))
         return min(max(ratio, _LEAST_RATIO), _MOST_RATIO)
-
-    def _check(self, expected: float, demand: float) -> None:
-        """Moves up fast where more came than margin and forecast said, and down slowly otherwise."""
-        if expected <= 0:
-            return
-        was_short = demand > self.margin * expected
-        move = _MOVE * (self._coverage if was_short else self._coverage - 1.0)
-        self.margin = min(max(self.margin * exp(move), 1.0), _MOST_MARGIN)

@@ -1,7 +1,7 @@
 """How many replicas a model should have, from what is asked for, what waits, what is at risk and the lead.
 
 A replica that is begun now serves only after its start, so what counts is the work that will be asked for by
-then, and a margin that the forecasts of late have needed. More are wanted at once; fewer only when none was
+then, and a margin that plans of late have needed. More are wanted at once; fewer only when none was
 wanted for `keep_s`: to begin one again costs its whole start, and the objectives of those who come meanwhile.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
-from router.control.scaling.demand import DemandForecast
+from router.control.scaling.demand import DemandForecast, Margin
 
 if TYPE_CHECKING:
     from router.admission.signals import Load
@@ -27,13 +27,13 @@ _LEAST_USE, _MOST_USE, _USE_RISE_PER_S, _USE_FALL = 0.4, 0.9, 0.0003, 0.9
 class ScalingSettings:
     """`start_s`: from the wish for a replica until it serves. `planned_use`: how busy one is planned to be.
 
-    `coverage` is the share of the forecasts that are to be kept: (cost of a miss) / (cost of a miss + cost of
-    a replica too many). `spare` replicas are for what may be lost.
+    `coverage` is the share of the time in which what was planned is to be enough: (cost of a miss) / (cost of
+    a miss + cost of a replica too many). `spare` replicas are for what may be lost.
     """
 
     start_s: float = 120.0
     planned_use: float = 0.7
-    coverage: float = 0.9
+    coverage: float = 0.99
     keep_s: float = 300.0
     spare: int = 0
 
@@ -43,7 +43,8 @@ class ReplicaScaling:
 
     def __init__(self, settings: ScalingSettings | None = None) -> None:
         self._settings = settings or ScalingSettings()
-        self._forecast = DemandForecast(self._settings.coverage)
+        self._forecast = DemandForecast()
+        self._margin = Margin(self._settings.coverage)
         self._use = self._settings.planned_use
         self._pressed_since_s: float | None = None
         self._fell_s = float("-inf")
@@ -55,12 +56,16 @@ class ReplicaScaling:
         is_pressed = self._is_pressed(load, now_s)
         self._learn_use(load, here, is_pressed, now_s)
         self._forecast.observe(load.offered, now_s)
+        self._margin.observe(load.offered, now_s)
         ahead = self._forecast.foresee(load.offered, self._settings.start_s, now_s)
-        needed = ceil(self._forecast.margin * ahead / (load.unit * self._use) - 1e-9)
+        least = load.offered / (load.unit * _MOST_USE)  # for what is asked for at this moment, margin or none
+        needed = ceil(max(self._margin.value * ahead / (load.unit * self._use), least) - 1e-9)
         if is_pressed:
             backlog = max(load.drain_s - load.objective_s, 0.0) * here / self._settings.start_s
             needed = max(needed, ceil(load.offered / (load.unit * self._use) + backlog))
-        return self._kept(max(needed, 1) + self._settings.spare, now_s)
+        kept = self._kept(max(needed, 1), now_s)
+        self._margin.plan(kept * load.unit * _MOST_USE, now_s + self._settings.start_s)
+        return kept + self._settings.spare
 
     def _is_pressed(self, load: Load, now_s: float) -> bool:
         is_so = load.risk > _RISK or load.drain_s > _DRAIN_PART * load.objective_s

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from router.control.scaling.replicas import ReplicaScaling, ScalingSettings
+from router.core.rounds import every
 
 if TYPE_CHECKING:
     from router.admission.gate import Gate
     from router.admission.gates import Gates
 
-log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
 
 
@@ -27,12 +25,7 @@ class WantedReplicas:
 
     async def run(self) -> None:
         """For as long as the router runs."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            try:
-                self.look()
-            except Exception:
-                log.exception("how many replicas are wanted could not be decided")
+        await every(_LOOK_EVERY_S, self.look, "how many replicas are wanted could not be decided")
 
     def look(self) -> None:
         gates = list(self._gates.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -18,13 +19,15 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
 from rich.console import Console
 
 from deploy.bundle import __main__ as bundling
-from deploy.bundle.__main__ import bundle_name
+from deploy.bundle.__main__ import PYTHONS, bundle_name
 from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
-from deploy.bundle.wheels import BundleError, Target, Wheelhouse, check_hashes
+from deploy.bundle.selection import LEFT_OUT
+from deploy.bundle.wheels import BundleError, Target, Wheelhouse, check_hashes, visit
 from deploy.sbom import Part, installed_parts, parts_of_wheels, render
 from launcher.console import StackConsole
 from launcher.packaging.models.checkpoint import CheckpointError
@@ -78,6 +81,36 @@ def test_wheels_are_those_of_the_target_with_their_requirements_there(registry: 
         "quick",
     ]
     assert "cp312" in wheels[-1].name
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_package_of_a_bundle_is_pinned_and_known_by_its_bytes(python: str) -> None:
+    """By what this environment's packages need there: a bundle that could not be made is found out here."""
+    target, root = Target(python), Path(__file__).parents[3]
+    lines = (root / "requirements.lock").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and line[0] not in "#-"]
+    pinned = {canonicalize_name(pin.name): pin for pin in pins if target.applies(pin)}
+    hashed = set(re.findall(r"^([\w.-]+)==", (root / "requirements.hashes").read_text(), re.MULTILINE))
+    found: set[NormalizedName] = set()
+
+    def requires(name: str) -> list[str]:
+        try:
+            return importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            return []  # of another Python or machine than this one
+
+    needs = [Requirement(text) for text in importlib.metadata.requires("inflight") or []]
+    direct = [need for need in needs if target.applies(need)]
+
+    def fetch(wanted: list[Requirement]) -> None:
+        found.update(canonicalize_name(each.name) for each in wanted)
+
+    visit(direct, target, fetch, requires)
+    assert {"nvidia-pytriton", "numpy", "msgspec"} <= found
+    assert not found - pinned.keys(), "not in requirements.lock for this Python"
+    assert not found - hashed, "not in requirements.hashes"
+    assert not found & LEFT_OUT
+    assert all(str(pinned[name].specifier).startswith("==") for name in found)
 
 
 def test_a_wheel_with_other_bytes_than_the_known_ones_is_refused(registry: Path, tmp_path: Path) -> None:
@@ -341,6 +374,14 @@ def test_bundled_models_are_found_where_the_launcher_looks(
     for model, file in ((StackSettings.model, "model.gguf"), (StackSettings.embeddings, "model.safetensors")):
         assert PurePosixPath("inflight-1.0/models") / model / file in packed
     assert not [path for path in contents(tmp_path, [], "1.0", HERE) if "models" in path.parts]
+
+
+def test_the_list_of_parts_is_in_the_bundle_and_is_the_same_each_time() -> None:
+    first, second = (bundling.same_each_time(render("x", "1.0", [Part("a", "1")])) for _ in range(2))
+    assert first == second
+    assert json.loads(first)["components"][0]["name"] == "a"
+    packed = contents(Path("/nowhere"), [], "1.0", HERE, parts=first)
+    assert packed[PurePosixPath("inflight-1.0/sbom.cdx.json")].read().decode() == first
 
 
 def test_a_python_of_another_version_is_refused(bundle: Path, tmp_path: Path) -> None:

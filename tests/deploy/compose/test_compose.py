@@ -14,10 +14,7 @@ import pytest
 import typer.main
 import yaml
 
-from launcher.stack.processes import LINGER_S
-from launcher.stack.router_process import longest_stop_s
-from launcher.stack.triton_services import UNLOAD_TIMEOUT_S
-from tests.deploy.compose.reading import (
+from deploy.compose_file import (
     EXAMPLE,
     FILE,
     ROOT,
@@ -26,6 +23,9 @@ from tests.deploy.compose.reading import (
     example_environment,
     interpolated,
 )
+from launcher.stack.processes import LINGER_S
+from launcher.stack.router_process import longest_stop_s
+from launcher.stack.triton_services import UNLOAD_TIMEOUT_S
 
 SERVICES: dict[str, Any] = compose()["services"]
 OURS = {name for name, service in SERVICES.items() if "build" in service}

@@ -12,11 +12,13 @@ import pytest
 import sqlalchemy as sql
 import typer.main
 
+from deploy.compose_file import ROOT, compose, example_environment
+from launcher.commands.chaos.backing import postgres_binaries
 from launcher.commands.main import app
 from router.store.database import PepperError, Store
 from router.store.schema import facts
-from tests.deploy.compose.reading import ROOT, compose, example_environment, replaced
-from tests.router.tenants.postgres import Postgres, _binaries, running_postgres
+from tests.deploy.compose.reading import replaced
+from tests.router.tenants.postgres import Postgres, running_postgres
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
 SERVICES: dict[str, Any] = compose()["services"]
@@ -107,7 +109,7 @@ def test_the_store_is_healthy_and_its_backup_can_be_restored_as_documented() -> 
             connection.execute("CREATE ROLE inflight SUPERUSER LOGIN")
         healthy = replaced(
             SERVICES["postgres"]["healthcheck"]["test"][1:],
-            ("pg_isready", str(_binaries() / "pg_isready")),
+            ("pg_isready", str(postgres_binaries() / "pg_isready")),
             ("127.0.0.1", str(postgres.socket_dir)),
         )
         subprocess.run(healthy, check=True)
@@ -129,7 +131,7 @@ def test_the_store_is_healthy_and_its_backup_can_be_restored_as_documented() -> 
 def run_inside(postgres: Postgres, words: list[str], given: bytes | None = None) -> bytes:
     """A command of the container's, on a server that listens elsewhere."""
     program, *options = words[words.index("postgres") + 1 :]
-    command: list[str | Path] = [_binaries() / program, f"--host={postgres.socket_dir}", *options]
+    command: list[str | Path] = [postgres_binaries() / program, f"--host={postgres.socket_dir}", *options]
     done = subprocess.run(command, input=given, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.compose_file import EXAMPLE, ROOT, compose
 from router.tenants import keys
-from tests.deploy.compose.reading import EXAMPLE, ROOT, compose
 
 # By others, and to be written into by the user.
 GIVEN = {"aws_credentials", "hf_token"}
@@ -52,6 +53,19 @@ def test_secrets_fit_together_and_are_valid_for_their_programs(folder: Path) -> 
     assert len(keys.load_pepper(at / "pepper")) == 32
     assert len({text[name] for name in text}) == len(text)
     assert all(re.fullmatch(r"[A-Za-z0-9]{24,}", text[name]) for name in text if "password" in name)
+
+
+def test_secrets_are_labelled_for_containers_where_there_is_selinux(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs of these names stand in for those of such a host: one answers, one says what it was told."""
+    programs = tmp_path_factory.mktemp("programs")
+    for name, text in (("selinuxenabled", "exit 0"), ("chcon", 'echo "chcon $*"')):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    assert "chcon" not in run(folder)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    assert "chcon -R -t container_file_t -l s0 deploy/compose/secrets\n" in run(folder)
 
 
 def test_files_of_a_private_checkout_can_be_read_by_containers(folder: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.compose_file import ROOT
+from deploy.compose_file import compose as read_compose
 from launcher.stack.router_process import longest_stop_s
 from launcher.stack.triton_services import UNLOAD_TIMEOUT_S
-from tests.deploy.compose.reading import ROOT
-from tests.deploy.compose.reading import compose as read_compose
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())

@@ -57,7 +57,10 @@ def test_an_unsupported_dtype_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InflightError) as raised:
         Checkpoint(directory).tensor("w", 2)
     assert raised.value.kind is ErrorKind.UNSUPPORTED
-    assert raised.value.message == f"tensor w of {tmp_path} is I8; this engine reads F32, F16, F64, BF16"
+    assert (
+        raised.value.message
+        == f"tensor w of {tmp_path} is I8; this engine reads F32, F16, F64, BF16, F8_E4M3"
+    )
 
 
 def test_a_sharded_checkpoint_is_one_checkpoint(tmp_path: Path) -> None:

@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import dequantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.checkpoint.gguf_file import undo_permutation
+from python_backend.engine.checkpoint.gguf_groups import GROUPED_KINDS, grouped
+from python_backend.engine.checkpoint.grouped import dense
 from python_backend.engine.models import load_weights
 from python_backend.gguf.header import read_header
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -93,8 +97,11 @@ def test_a_gguf_files_weights_are_those_of_its_safetensors_twin(
     )
     np.testing.assert_array_equal(ours.embeddings(), twin.embeddings())
     for index in range(ours.shape.layers):
-        np.testing.assert_array_equal(ours.layer(index).qkv, twin.layer(index).qkv)
-        np.testing.assert_array_equal(ours.layer(index).mlp_norm, twin.layer(index).mlp_norm)
+        np.testing.assert_array_equal(dense(ours.layer(index).qkv), dense(twin.layer(index).qkv))
+        our_norm, norm = ours.layer(index).mlp_norm, twin.layer(index).mlp_norm
+        assert our_norm is not None
+        assert norm is not None
+        np.testing.assert_array_equal(our_norm, norm)
     assert torch.equal(dense_logits(ours, TOKENS), dense_logits(twin, TOKENS))
 
 
@@ -222,3 +229,17 @@ def test_no_damage_to_the_header_breaks_reading(tiny: bytes, data: st.DataObject
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_gguf(make("llama, tied"), tmp_path_factory.mktemp("tiny") / "model.gguf").read_bytes()
+
+
+@pytest.mark.parametrize("kind", GROUPED_KINDS)
+def test_blocks_of_levels_stand_for_what_ggufs_own_package_makes_of_them(kind: GGMLQuantizationType) -> None:
+    """Random bytes are blocks, too, where their halfs are numbers."""
+    values, octets = GGML_QUANT_SIZES[kind]
+    stored = np.random.default_rng(int(kind)).integers(0, 256, (6, 2, octets)).astype(np.uint8)
+    halfs = {2, 4} if kind in (GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q4_K) else {2}
+    for end in {octets} if kind is GGMLQuantizationType.Q6_K else halfs:
+        stored[..., end - 1] = 0x20 + (stored[..., end - 1] & 7)
+    rows = stored.reshape(6, -1)
+    found = grouped(rows, kind)
+    assert found.shape == (6, 2 * values)
+    np.testing.assert_allclose(found.dequantized(), dequantize(rows, kind), rtol=1e-5, atol=1e-6)

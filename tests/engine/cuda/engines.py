@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from python_backend.engine.build import build_engine
+from python_backend.engine.build import adapter_shelf, build_engine
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.cuda.build import assemble
 from python_backend.engine.cuda.decoder import CudaDecoder
+from python_backend.engine.cuda.host_cache import host_blocks
+from python_backend.engine.cuda.kv_cache import kv_bytes_per_block
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.weights import place_weights
 from python_backend.engine.engine import Engine
@@ -21,14 +23,17 @@ def build_cuda_engine(config: EngineConfig, device: str, compiler: GuideCompiler
     """In fp32, so that its answers can be held against those of transformers."""
     if device == "cuda":
         engine = build_engine(config)
-        engine._compiler = compiler or engine._compiler
+        engine._preparations._compiler = compiler or engine._preparations._compiler
         return engine
     weights = load_weights(Checkpoint(config.checkpoint_dir))
-    placed = place_weights(weights, torch.from_numpy, Linear, lambda done, total: None)
-    pool = BlockPool(
-        (config.max_tokens_in_kv_cache or 4096) // config.tokens_per_block, config.tokens_per_block
-    )
-    longest = min(weights.shape.max_positions, pool.capacity_tokens)
+    placed = place_weights(weights, torch.from_numpy, Linear, lambda done, total: None, torch.device("cpu"))
+    size = config.tokens_per_block
+    blocks = (config.max_tokens_in_kv_cache or 4096) // size
+    longest = min(weights.shape.max_positions, blocks * size)
     decoder = CudaDecoder(weights.shape, placed, longest)
-    executor, _ = assemble(config, pool.total_blocks, longest, decoder)
-    return Engine(config, EngineLimits(weights.shape.vocabulary, longest), pool, executor, compiler)
+    executor, _ = assemble(config, blocks, longest, decoder)
+    block_bytes = kv_bytes_per_block(weights.shape, size, decoder.dtype)
+    pool = BlockPool(blocks, size, host_blocks(executor.cache, block_bytes, config.host_cache_bytes))
+    shelf = adapter_shelf(config, weights.shape, executor.adapters)
+    limits = EngineLimits(weights.shape.vocabulary, longest)
+    return Engine(config, limits, pool, executor, compiler, shelf=shelf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,19 @@ def test_a_preempted_sequence_continues_where_it_was(build: Build, model: Any) -
         assert len(answer) == 6
         assert answer == greedy_choices(model, prompts[key], answer)
     assert engine.gauges().preemptions > 0
+
+
+def test_what_left_for_the_host_comes_back_and_is_what_it_was(build: Build, model: Any) -> None:
+    engine = build(max_tokens_in_kv_cache=32, host_cache_bytes=1 << 20)
+    prompts = {0: [*PROMPT, *PROMPT], 1: [40] * 26, 2: [41] * 26}
+    for key, prompt in prompts.items():
+        engine.add(key, GenerationRequest(prompt, 2))
+        answer, _ = drain(engine)[key]
+        assert answer == greedy_choices(model, prompt, answer)
+    engine.add(3, GenerationRequest([*prompts[0], 7], 4))
+    answer, _ = drain(engine)[3]
+    assert answer == greedy_choices(model, [*prompts[0], 7], answer)
+    assert engine.gauges().recalled_blocks >= 4
 
 
 def test_a_preempted_sequence_gets_its_slot_back_with_its_sampling_state(build: Build, model: Any) -> None:
@@ -286,10 +300,16 @@ class OneAnswer(FakeGuide):
 
 
 class ReadyCompiler:
+    def __init__(self) -> None:
+        self.pace = Pace()
+
     def compile(self, guide: Guide, owner: str, tenant: str = "") -> Future[OneAnswer]:
         future: Future[OneAnswer] = Future()
-        future.set_result(OneAnswer([int(token_id) for token_id in guide.text.split()], Pace()))
+        future.set_result(OneAnswer([int(token_id) for token_id in guide.text.split()], self.pace))
         return future
+
+    def follow(self) -> None:
+        """They know at once."""
 
 
 def test_a_guided_answer_follows_its_guide_and_its_neighbours_are_unchanged(build: Build, model: Any) -> None:
@@ -299,3 +319,41 @@ def test_a_guided_answer_follows_its_guide_and_its_neighbours_are_unchanged(buil
     answers = drain(engine)
     assert answers[0] == ([11, 50, 33], FinishReason.STOP_WORDS)
     assert answers[1][0] == greedy_choices(model, [4, 5], answers[1][0])
+
+
+def test_answers_stay_the_same_when_guides_are_late_and_others_come_and_go(build: Build, full: bool) -> None:
+    for seed in range(3 if full else 1):
+        check_answers_beside_late_guides(build, seed)
+
+
+def check_answers_beside_late_guides(build: Build, seed: int) -> None:
+    """Beside a guide: penalties, words of two tokens that must not come, and one that is preempted."""
+    penalized = SamplingParams(temperature=1.5, top_p=0.9, frequency_penalty=3.0, seed=4)
+    requests = {
+        0: GenerationRequest(PROMPT, 9, guide=only(11, 50, 33, 11, 50, 33)),
+        1: GenerationRequest([4, 5], 7, sampling=penalized),
+        2: GenerationRequest([6], 7, bad_sequences=((7, 8), (9, 10, 11)), tier=Tier.BATCH),
+        3: GenerationRequest([8, 9], 5, guide=only(20, 21, 22, 23, 24, 25), sampling=penalized),
+    }
+    alone: dict[int, tuple[list[int], FinishReason | None]] = {}
+    for key, request in requests.items():
+        engine = build(ReadyCompiler())
+        engine.add(key, request)
+        alone |= drain(engine)
+    dice, compiler = Random(seed), ReadyCompiler()
+    engine = build(compiler, max_tokens_in_kv_cache=32, guaranteed_no_evict=False)
+    told: dict[int, list[int]] = {key: [] for key in requests}
+    for key, request in requests.items():
+        engine.add(key, request)
+        for _ in range(dice.randrange(4)):
+            compiler.pace.is_ready = dice.random() < 0.5
+            for event in engine.step():
+                told[event.key] += event.token_ids
+    while engine.has_work:
+        compiler.pace.is_ready = dice.random() < 0.5
+        for event in engine.step():
+            told[event.key] += event.token_ids
+    assert told == {key: answer for key, (answer, _) in alone.items()}
+    assert told[0] == [11, 50, 33, 11, 50, 33]
+    assert told[3] == [20, 21, 22, 23, 24]
+    assert engine.pool.used_blocks == 0

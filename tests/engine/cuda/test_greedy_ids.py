@@ -9,17 +9,28 @@ import random
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedModel
 
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.request import GenerationRequest
-from tests.engine.checkpoints import greedy_choices, random_variant, save
+from tests.engine.checkpoints import greedy_choices, random_model, random_variant, save
+from tests.engine.cuda.cases import on_gpu
 from tests.engine.cuda.engines import build_cuda_engine
 from tests.engine.drained import drain
+from tests.engine.quantized_checkpoints import SIDES, quantize
 
 NEW_TOKENS = 2
 VOCABULARY = 64
-# Between them: fused single rows, grouped heads, softcaps, norms behind layers, windows, experts.
-FAMILIES = ("llama, grouped heads, tied", "gemma2, untied, low softcaps", "mixtral, windowed, tied")
+# Between them: fused single rows, grouped heads, softcaps, norms behind layers, windows, experts, norms over
+# all heads, a shared expert, sinks.
+FAMILIES = (
+    "llama, grouped heads, tied",
+    "gemma2, untied, low softcaps",
+    "mixtral, windowed, tied",
+    "olmo2",
+    "qwen2 moe",
+    "gpt-oss",
+)
 
 
 @pytest.mark.parametrize("variant", FAMILIES)
@@ -27,8 +38,21 @@ def test_the_ids_are_those_of_transformers_alone_and_in_a_batch(
     variant: str, device: str, tmp_path: Path
 ) -> None:
     model = random_variant(variant, vocab_size=VOCABULARY, intermediate_size=16, num_hidden_layers=2)
+    check(model, save(model, tmp_path), device)
+
+
+@pytest.mark.parametrize("name", ["awq", *on_gpu("fp8, a scale for each block", "gptq, scattered groups")])
+def test_the_ids_of_a_quantised_checkpoint_are_those_of_the_values_that_it_stores(
+    name: str, device: str, tmp_path: Path
+) -> None:
+    """Interpreted, the kernels read the levels; on a GPU fp32 has them written out."""
+    model = random_model("Llama", vocab_size=VOCABULARY, **SIDES | {"num_hidden_layers": 1})
+    check(model, quantize(model, tmp_path, name), device)
+
+
+def check(model: PreTrainedModel, checkpoint: Path, device: str) -> None:
     config = EngineConfig(
-        str(save(model, tmp_path)),
+        str(checkpoint),
         max_tokens_in_kv_cache=64,
         tokens_per_block=4,
         max_batch_size=4,
@@ -37,7 +61,7 @@ def test_the_ids_are_those_of_transformers_alone_and_in_a_batch(
         device=device,
     )
     engine = build_cuda_engine(config, device)
-    dice = random.Random(variant)
+    dice = random.Random(str(model.config.model_type))
     prompts = [[dice.randrange(VOCABULARY) for _ in range(length)] for length in (1, 5, 9)]
     for batch in ({0: prompts[2]}, dict(enumerate(prompts))):
         for key, prompt in batch.items():

@@ -153,6 +153,8 @@ def matrix_bytes(placed: DeviceWeights) -> int:
         if isinstance(mlp, Mlp):
             products += [mlp.gate_up, mlp.down]
         else:
+            assert isinstance(mlp.gate_up, torch.Tensor)
+            assert isinstance(mlp.down, torch.Tensor)
             total += mlp.router.nbytes + mlp.gate_up.nbytes + mlp.down.nbytes
         total += sum(product.weight.nbytes for product in products)
         total += sum(product.scales.nbytes for product in products if isinstance(product, Fp8Linear))

@@ -202,3 +202,54 @@ def test_every_block_has_one_owner_under_random_growth_and_release(
         pool.release(table)
     assert pool.free_blocks == total_blocks
     pool.check()
+
+
+def test_a_table_lets_go_of_the_blocks_before_its_window() -> None:
+    pool, table = BlockPool(8, 4, window_tokens=6), BlockTable()
+    assert pool.grow(table, 20)
+    pool.slide(table, 8)  # the token at 8 looks back at those from 3 on
+    assert pool.used_blocks == 5
+    pool.slide(table, 9)
+    assert table.gone == 1
+    pool.slide(table, 19)
+    pool.check()
+    assert pool.used_blocks == len(table.held) == 2
+    assert pool.grow(table, 24)
+    assert len(table) == 6
+    pool.release(table)
+    pool.check()
+    assert (pool.used_blocks, table.gone) == (0, 0)
+
+
+def test_a_table_never_lets_go_of_its_last_block() -> None:
+    pool, table = BlockPool(4, 2, window_tokens=1), BlockTable()
+    assert pool.grow(table, 4)
+    pool.slide(table, 4)
+    assert len(table.held) == 1
+    pool.check()
+
+
+def test_a_block_before_the_window_is_still_found_by_its_content() -> None:
+    pool, table, other = BlockPool(4, 2, window_tokens=2), BlockTable(), BlockTable()
+    assert pool.grow(table, 6)
+    pool.publish(table, 0, b"first")
+    pool.slide(table, 5)
+    assert pool.find([b"first"]) == table.blocks[:1]
+    pool.share(other, pool.find([b"first"]))
+    pool.release(table, forget=True)
+    pool.forget([b"first"])
+    pool.release(other)
+    pool.check()
+    assert pool.find([b"first"]) == []
+    assert pool.cached_blocks == 0
+
+
+def test_what_is_forgotten_while_nobody_holds_it_is_empty() -> None:
+    pool, table = BlockPool(4, 2, window_tokens=2), BlockTable()
+    assert pool.grow(table, 6)
+    pool.publish(table, 0, b"first")
+    pool.slide(table, 5)
+    assert pool.cached_blocks == 1
+    pool.forget([b"first", b"unknown"])
+    pool.check()
+    assert (pool.cached_blocks, pool.free_blocks) == (0, 3)

@@ -64,7 +64,7 @@ def resting(*keeps: Keep | None) -> PrefixCache:
 
 
 def evicted(cache: PrefixCache) -> list[int]:
-    return [cache.evict() for _ in range(cache.idle_blocks)]
+    return [cache.evict()[0] for _ in range(cache.idle_blocks)]
 
 
 def test_the_least_recently_used_block_is_evicted_first() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 
 from benchmarks.torch_model.decoder import TorchDecoder
-from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
+from python_backend.engine.models.decoder import DecoderWeights
 
 
 class DenseAttention:
     """Every row looks at all before it, as far as its layer's window reaches."""
 
-    def __init__(self, shape: DecoderShape) -> None:
-        self._shape = shape
+    def __init__(self, weights: DecoderWeights) -> None:
+        self._shape = weights.shape
+        self._sinks = [weights.layer(index).sinks for index in range(weights.shape.layers)]
 
     def __call__(self, layer: int, queries: torch.Tensor, keys_values: torch.Tensor) -> torch.Tensor:
         shape, rows = self._shape, len(queries)
@@ -25,7 +26,12 @@ class DenseAttention:
         back = torch.arange(rows)[:, None] - torch.arange(rows)
         window = shape.windows[layer] or rows
         scores = scores.masked_fill((back < 0) | (back >= window), -torch.inf)
-        return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).reshape(rows, -1)
+        if (sinks := self._sinks[layer]) is not None:
+            beside = torch.from_numpy(sinks)[:, None, None].expand(-1, rows, 1)
+            shares = torch.cat([scores, beside], -1).softmax(-1)[..., :-1]
+        else:
+            shares = scores.softmax(-1)
+        return torch.einsum("hqk,khd->qhd", shares, values).reshape(rows, -1)
 
 
 @torch.inference_mode()
@@ -33,5 +39,5 @@ def dense_logits(weights: DecoderWeights, token_ids: list[int]) -> torch.Tensor:
     """(tokens, vocabulary)."""
     every_row = torch.arange(len(token_ids))
     return TorchDecoder(weights).forward(
-        torch.tensor(token_ids), every_row, DenseAttention(weights.shape), every_row
+        torch.tensor(token_ids), every_row, DenseAttention(weights), every_row
     )

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from python_backend.engine.checkpoint import Checkpoint
+from python_backend.engine.checkpoint.shapes_only import ShapesOnly
 from python_backend.engine.models import load_weights
 from tests.engine.checkpoints import (
     POSITIONS,
@@ -141,3 +142,50 @@ def test_reading_everything_reports_every_byte_once(tmp_path: Path) -> None:
     dense_logits(load_weights(checkpoint), [1])
     assert reports == sorted(reports)
     assert reports[-1] == (checkpoint.weight_bytes, checkpoint.weight_bytes)
+
+
+@pytest.mark.parametrize(
+    ("variant", "architecture", "text_type"),
+    [
+        ("gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"),
+        ("mistral, no window", "Mistral3ForConditionalGeneration", "mistral"),
+    ],
+)
+@pytest.mark.parametrize("prefixes", ["older", "newer"])
+def test_the_text_of_a_model_that_sees_is_read_by_either_naming(
+    variant: str, architecture: str, text_type: str, prefixes: str, tmp_path: Path
+) -> None:
+    model = random_variant(variant)
+    directory = save(model, tmp_path)
+    tensors = load_file(directory / "model.safetensors")
+    older = {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."}
+    newer = {"model.": "model.language_model.", "lm_head.": "lm_head."}
+    renamed = {}
+    for name, value in tensors.items():
+        plain = next(start for start in older if name.startswith(start))
+        there = (older if prefixes == "older" else newer)[plain]
+        renamed[there + name.removeprefix(plain)] = value
+    save_file({**renamed, "vision_tower.patch.weight": torch.zeros(2, 2)}, directory / "model.safetensors")
+    text = json.loads((directory / "config.json").read_text()) | {"model_type": text_type}
+    text.pop("tie_word_embeddings", None)
+    config = {"architectures": [architecture], "text_config": text, "vision_config": {"hidden_size": 8}}
+    (directory / "config.json").write_text(json.dumps(config))
+    check_logits(model, directory)
+
+
+def test_the_text_of_gemma3_needs_no_more_of_its_configuration_than_the_files_have(tmp_path: Path) -> None:
+    """As `google/gemma-3-4b-it` has it: what is the configuration class's own is left out."""
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    config = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shape = load_weights(ShapesOnly(str(tmp_path))).shape
+    assert (shape.heads, shape.kv_heads, shape.head_dim) == (8, 4, 256)
+    assert (shape.vocabulary, shape.max_positions) == (262208, 131072)
+    assert shape.windows[:6] == (1024, 1024, 1024, 1024, 1024, None)

@@ -38,7 +38,7 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones(llama_dir: Path)
         f"{llama_dir} is a MambaForCausalLM, which this engine does not know; "
         f"it knows {', '.join(sorted(FAMILIES))}"
     )
-    assert len(FAMILIES) == 10
+    assert len(FAMILIES) == 16
 
 
 def test_a_checkpoint_that_names_no_architecture_is_refused(llama_dir: Path) -> None:
@@ -57,10 +57,6 @@ def test_a_checkpoint_that_names_no_architecture_is_refused(llama_dir: Path) -> 
         (
             {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
             "rope_parameters differ by layer (full_attention) in a family without that",
-        ),
-        (
-            {"quantization_config": {"quant_method": "awq"}},
-            "quantization_config is set; this engine loads unquantized weights",
         ),
         (
             {"use_bidirectional_attention": True},
@@ -115,3 +111,19 @@ def test_a_tensor_of_another_shape_is_named_when_its_layer_is_read(llama_dir: Pa
         InflightError, match=r"mlp\.gate_proj\.weight .* is \(80, 48\); .* implies \(96, 48\)"
     ):
         weights.layer(0)
+
+
+def test_text_of_an_unknown_type_in_a_model_that_sees_is_refused(llama_dir: Path) -> None:
+    edit_config(
+        llama_dir,
+        architectures=["Mistral3ForConditionalGeneration"],
+        text_config={"model_type": "ministral3"},
+    )
+    assert refusal(llama_dir).message == (
+        "text_config is of a 'ministral3', which this engine does not know in it; it knows mistral"
+    )
+
+
+def test_a_model_that_sees_without_a_description_of_its_text_is_refused(llama_dir: Path) -> None:
+    edit_config(llama_dir, architectures=["Gemma3ForConditionalGeneration"])
+    assert refusal(llama_dir).message == f"config.json of {llama_dir} has no text_config"

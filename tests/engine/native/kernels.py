@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from python_backend.engine.native import attention
-from python_backend.engine.native.arithmetic import FAST, exponential, hyperbolic_tangent, quantize
+from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
 from python_backend.engine.native.microkernel import GROUP, LANES, Format
 from python_backend.engine.native.products import product
 from python_backend.engine.native.tables import Inputs, Matrix
@@ -25,7 +25,7 @@ _score, _weigh = attention._score, attention._weigh
 
 def compiled(function: Function) -> Function:
     """As the step itself is."""
-    compile_later: Any = njit(nogil=True, error_model="numpy", fastmath=FAST)
+    compile_later: Any = njit(**STEP_OPTIONS)
     compiling: Function = compile_later(function)
     return compiling
 
@@ -45,8 +45,10 @@ def round_rows(inputs: Any) -> None:
 
 
 @compiled
-def _multiply(kind: Any, matrix: Any, rows: Any, inputs: Any, adds: Any, out: Any, counters: Any) -> None:
-    product(kind, matrix, rows, inputs, adds, out, np.zeros(64, np.float32), counters, 1, 1)
+def _multiply(
+    kind: Any, matrix: Any, rows: Any, inputs: Any, adds: Any, out: Any, tile: Any, counters: Any
+) -> None:
+    product(kind, matrix, rows, inputs, adds, out, tile, counters, 1, 1)
 
 
 @compiled
@@ -97,7 +99,8 @@ def multiply(
     packed: Packed, kind: Format, rows: Floats, out: Floats, bias: Floats | None = None, adds: bool = False
 ) -> Floats:
     matrix = Matrix(packed.weights, packed.scales, np.zeros(0, np.float32) if bias is None else bias)
-    _multiply(int(kind), matrix, len(rows), rounded(rows), adds, out, np.zeros(2, np.int64))
+    tile, counters = np.zeros(64, np.float32), np.zeros(2, np.int64)
+    _multiply(int(kind), matrix, len(rows), rounded(rows), adds, out, tile, counters)
     return out
 
 

@@ -13,9 +13,10 @@ from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.models.decoder import (
     DecoderShape,
     DecoderWeights,
-    ExpertWeights,
     LayerWeights,
+    Matrix,
     Weights,
+    dense,
 )
 from python_backend.engine.native.microkernel import Format
 from python_backend.engine.native.model import NativeModel
@@ -40,12 +41,16 @@ class RoundedWeights:
     def shape(self) -> DecoderShape:
         return self._weights.shape
 
+    @property
+    def quantized_bytes(self) -> int | None:
+        return None
+
     def layer(self, index: int) -> LayerWeights:
         layer, experts = self._weights.layer(index), None
         if layer.experts is not None:
-            gate_up = np.stack([self._rounded(matrix) for matrix in layer.experts.gate_up])
-            down = np.stack([self._rounded(matrix) for matrix in layer.experts.down])
-            experts = ExpertWeights(layer.experts.router, gate_up, down)
+            gate_up = np.stack([self._rounded(matrix) for matrix in dense(layer.experts.gate_up)])
+            down = np.stack([self._rounded(matrix) for matrix in dense(layer.experts.down)])
+            experts = replace(layer.experts, gate_up=gate_up, down=down)
         return replace(
             layer,
             qkv=self._rounded(layer.qkv),
@@ -65,7 +70,7 @@ class RoundedWeights:
     def final_norm(self) -> Weights:
         return self._weights.final_norm()
 
-    def _rounded(self, matrix: Weights, kind: Format | None = None) -> Weights:
+    def _rounded(self, matrix: Matrix, kind: Format | None = None) -> Weights:
         kind = self._kind if kind is None else kind
         outputs, inputs = matrix.shape
         return unpack(pack(matrix, kind), kind, outputs, inputs).matrix[:outputs, :inputs]

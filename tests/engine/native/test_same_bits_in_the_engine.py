@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +29,8 @@ PROMPTS = [[DICE.randrange(VOCABULARY) for _ in range(length)] for length in (40
 class Case:
     """A checkpoint in one precision, and a runner that computes whole sequences alone as the judge."""
 
-    def __init__(self, precision: str, directory: Path) -> None:
-        checkpoint = save(random_model("Llama"), directory / "checkpoint")
+    def __init__(self, precision: str, directory: Path, family: str = "Llama", **changes: Any) -> None:
+        checkpoint = save(random_model(family, **changes), directory / "checkpoint")
         packed_cache = directory / "packed"
         self.config = EngineConfig(
             str(checkpoint),
@@ -107,3 +108,21 @@ def test_forking_from_a_shared_prompt_changes_no_bit(case: Case, prompt: list[in
     sampling = SamplingParams(temperature=1.5, top_k=50, seed=7)
     forks = GenerationRequest(prompt, NEW_TOKENS, sampling=sampling, num_return_sequences=4)
     case.check(engine, [forks, *requests(PROMPTS)])
+
+
+def test_blocks_let_go_before_a_window_change_no_bit(tmp_path: Path) -> None:
+    """The judge keeps all of them."""
+    case = Case("fp32", tmp_path, "Mistral", sliding_window=7, head_dim=20)
+    small = replace(
+        case.config, max_tokens_in_kv_cache=72, tokens_per_block=4, max_batch_size=5, max_step_tokens=9
+    )
+    engine = build_engine(small)
+    case.check(engine, requests(PROMPTS))
+    sampling = SamplingParams(temperature=1.5, top_k=50, seed=7)
+    case.check(engine, [GenerationRequest(PROMPTS[0], 9, sampling=sampling, num_return_sequences=3)])
+    engine.add(99, GenerationRequest(PROMPTS[0], NEW_TOKENS))
+    used = []
+    while engine.has_work:
+        engine.step()
+        used.append(engine.gauges().used_blocks)
+    assert 0 < used[-2] <= 4, "of 13 blocks of four tokens only those of its window are left"

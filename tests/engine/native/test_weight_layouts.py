@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from python_backend.engine.models.decoder import Grouped, Numbers
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
 from python_backend.engine.native.weight_layouts import Floats, pack, whole
 from tests.engine.native.unpacked import unpack
@@ -90,3 +91,52 @@ def test_a_weight_that_is_not_finite_spoils_its_group_alone(kind: Format, poison
     assert np.isnan(found[group]).all()
     found[group] = clean[group]
     np.testing.assert_array_equal(found, clean)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kind", "offset_steps"),
+    [
+        (Numbers.INT4, Format.INT4, None),
+        (Numbers.INT4, Format.INT4, 3),
+        (Numbers.INT4, Format.INT8, 3),
+        (Numbers.INT8, Format.INT8, None),
+        (Numbers.E2M1, Format.INT8, None),
+    ],
+)
+def test_a_quantised_matrix_keeps_its_levels(
+    numbers: Numbers, kind: Format, offset_steps: int | None
+) -> None:
+    dice = np.random.default_rng(0)
+    most = 8 if numbers is Numbers.INT4 else 100
+    levels = dice.integers(-most, most, (11, 128)).astype(np.int8)
+    scales = dice.integers(1, 9, (11, 2)).astype(np.float32) / 64  # exact as halfs
+    offsets = None if offset_steps is None else scales * offset_steps
+    matrix = Grouped(numbers, levels, scales, offsets)
+    found = unpack(pack(matrix, kind), kind, 11, 128).matrix[:11, :128]
+    np.testing.assert_array_equal(found, matrix.dequantized())
+
+
+@pytest.mark.parametrize(
+    ("matrix", "kind"),
+    [
+        (Grouped(Numbers.INT8, np.full((8, 32), 77, np.int8), np.ones((8, 1), np.float32)), Format.INT4),
+        (Grouped(Numbers.INT4, np.full((8, 32), 7, np.int8), np.ones((8, 2), np.float32)), Format.INT4),
+        (Grouped(Numbers.E4M3, np.full((8, 32), 77, np.uint8), np.ones((8, 1), np.float32)), Format.INT8),
+        (
+            Grouped(
+                Numbers.INT4,
+                np.full((8, 32), 7, np.int8),
+                np.ones((8, 1), np.float32),
+                np.full((8, 1), 0.3, np.float32),
+            ),
+            Format.INT8,
+        ),
+    ],
+    ids=["levels of 8 bits in 4", "narrow groups", "floats", "an offset of no whole steps"],
+)
+def test_a_quantised_matrix_that_a_format_has_no_room_for_is_rounded_anew(
+    matrix: Grouped, kind: Format
+) -> None:
+    found = unpack(pack(matrix, kind), kind, 8, 32).matrix
+    expected = unpack(pack(matrix.dequantized(), kind), kind, 8, 32).matrix
+    np.testing.assert_array_equal(found, expected)

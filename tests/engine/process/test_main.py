@@ -81,6 +81,9 @@ class NotingRuntime:
             raise InflightError(ErrorKind.INVALID_REQUEST, "max_batch_size is 0; it must be at least 1")
         self.told.append((max_step_tokens, max_batch_size, inter_token_ms))
 
+    def drop_adapter(self, name: str) -> None:
+        """There are none."""
+
     def step(self) -> list[SequenceEvent]:
         self.steps += 1
         if self.failure_at_next_step is not None:

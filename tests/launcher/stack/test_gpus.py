@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.stack.gpus import VISIBLE, gpus_of_one, share_of_gpus
+from launcher.placement import gpus_of_one
+from launcher.stack.gpus import VISIBLE, share_of_gpus
 
 
 @pytest.fixture

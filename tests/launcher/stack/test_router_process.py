@@ -9,12 +9,13 @@ import pytest
 from launcher.packaging.models.checkpoint import Checkpoint
 from launcher.packaging.models.fingerprint import Fingerprint
 from launcher.packaging.triton_runtime import TritonRuntime
-from launcher.settings import ROUTER_KEYS_OF_OURS, SettingsError
+from launcher.settings import ROUTER_KEYS_OF_OURS, SettingsError, load_settings, router_settings
 from launcher.stack.router_process import (
     CLOSING_S,
     DEFAULT_STOP_TIMEOUT_S,
     BuiltIn,
     RouterProcess,
+    add_command,
     check_router_settings,
     longest_stop_s,
 )
@@ -120,3 +121,15 @@ def test_the_grpc_port_is_passed_to_the_router_and_may_be_off(tmp_path: Path) ->
     assert off.grpc_url is None
     on = RouterProcess("::1", 8080, tmp_path / "router.toml", tmp_path, grpc_port=8081)
     assert on.grpc_url == "[::1]:8081"
+
+
+def test_the_router_may_add_releases_with_the_options_of_this_installation(tmp_path: Path) -> None:
+    file = tmp_path / "inflight.toml"
+    file.write_text('[router]\nrelease_sources = ["~/models", "here"]\n')
+    settings = load_settings(file, {"data_dir": tmp_path})
+    assert add_command(settings)[1:] == [
+        "-m", "launcher", "release", "add", f"--data-dir={tmp_path}", f"--config={file}",
+    ]  # fmt: skip
+    assert settings.router["release_sources"] == [str(Path.home() / "models"), str(Path.cwd() / "here")]
+    with pytest.raises(SettingsError, match=r"router.release_command is set by the launcher itself"):
+        router_settings({"release_command": ["sh"]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -73,6 +74,21 @@ async def test_the_router_tells_its_requests_to_no_server_without_the_secret(tmp
     for files in (theirs, TlsFiles(door.client.authority, door.client.certificate, door.client.key)):
         async with serving(files) as server:
             assert not await is_let_in(server.url, shown(door.client))
+
+
+async def test_a_server_of_0_7_is_asked_without_tls_where_that_is_allowed_and_a_strange_one_never(
+    tmp_path: Path,
+) -> None:
+    ours = shown(tls_door("127.0.0.1", 0, SECRET, tmp_path / "ours").client)
+    theirs = Authority("another secret of somebody else").write_for_server(tmp_path / "theirs")
+    plain = await RealServer().start()
+    try:
+        assert not await is_let_in(plain.url, ours)
+        assert await is_let_in(plain.url, replace(ours, plain_too=True))
+    finally:
+        await plain.stop()
+    async with serving(theirs) as server:
+        assert not await is_let_in(server.url, replace(ours, plain_too=True))
 
 
 async def test_only_tls_a_socket_or_a_secret_make_a_server_controllable(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.chaos.plan import CATALOGUE, chosen, episodes
+from loadtest.chaos.plan import CATALOGUE, Episode, Strike, chosen, episodes
 
 LOAD_S = 5.0
 
@@ -42,6 +42,17 @@ def test_faults_that_come_in_pairs_are_two_that_the_sheet_can_judge(seed: int) -
         assert {fault.name for fault in faults} != {"full-disk", "kill-router"}
         takes_all = all(fault.on_replica for fault in faults) and len(faults) == 2
         assert each.may_cut == (takes_all or any(fault.cuts for fault in faults))
+
+
+def test_an_answer_with_a_key_may_only_be_lost_with_its_router_while_redis_is_away() -> None:
+    def alone(*names: str) -> Episode:
+        return Episode(1, tuple(Strike(CATALOGUE[name], 1.0, 2.0, 0.5) for name in names))
+
+    assert not alone("kill-router").may_lose_kept(has_redis=True)
+    assert alone("kill-router").may_lose_kept(has_redis=False)
+    assert alone("kill-router", "freeze-redis").may_lose_kept(has_redis=True)
+    assert not alone("drop-clients", "kill-redis").may_lose_kept(has_redis=True)
+    assert not alone("freeze-router").may_lose_kept(has_redis=False)
 
 
 def test_an_unknown_fault_is_refused_with_those_that_there_are() -> None:

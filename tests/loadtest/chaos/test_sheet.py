@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.chaos.sheet import SPARE_FILES, Condition, Money, of_answers, of_condition, of_money, of_waits
+from loadtest.chaos.sheet import (
+    SPARE_FILES,
+    Condition,
+    Money,
+    of_answers,
+    of_condition,
+    of_kept,
+    of_money,
+    of_waits,
+)
 from loadtest.results import RequestResult
 
 SPARING, CUTTING = False, True  # whether answers may be cut
@@ -50,6 +59,12 @@ def test_a_whole_answer_that_was_billed_as_told_is_clean() -> None:
 def test_answers_with_a_gap_a_repeat_or_no_end_are_violations(result: RequestResult, complaint: str) -> None:
     (found,) = of_answers([result], TEXTS, SPARING)
     assert complaint in found
+
+
+def test_who_has_a_key_gets_a_whole_answer_whatever_breaks() -> None:
+    assert not list(of_kept([answer(tenant="keeper"), CUT], "keeper"))
+    (found,) = of_kept([replace(CUT, tenant="keeper")], "keeper")
+    assert "r1 was not whole in the end" in found
 
 
 def test_an_answer_that_lost_its_connection_with_its_router_is_none() -> None:

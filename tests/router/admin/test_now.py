@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from router.core.tenant import Role, Scope
+from router.telemetry.prompt_log import PromptLog
 from tests.router.raw import RawClient
-from tests.router.running import MODEL, RunningRouter
+from tests.router.running import MODEL, RunningRouter, running_router
 
 TRACED = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01", "tracestate": "inflight=steps"}
 
@@ -179,3 +181,44 @@ async def test_strangers_push_no_request_out_of_the_list(router: RunningRouter) 
         assert (await router.http.get("/v1/models")).status_code == 401
         assert (await router.http.get("/nowhere")).status_code == 404
     assert not list(router.parts.recent._ended)
+
+
+async def test_stored_content_is_for_owners_and_the_platform_and_each_look_is_on_record(
+    tmp_path: Path,
+) -> None:
+    log = PromptLog(tmp_path / "log", 7)
+    log.start()
+    async with running_router(prompt_log=log) as router:
+        ours = await router.new_tenant("ours")
+        every = frozenset(Scope)
+        keys = {
+            "member": await router.new_key(ours, every),
+            "admin": await router.new_key(ours, every, Role.ADMIN),
+            "owner": await router.new_key(ours, every, Role.OWNER),
+            "stranger": await router.new_key(await router.new_tenant("theirs"), every, Role.OWNER),
+            "platform": await router.new_key(ours, every, platform_admin=True),
+        }
+        headers = {name: {"authorization": f"Bearer {key}"} for name, key in keys.items()}
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "mail ann@example.org"}]}
+        answer = await router.http.post("/v1/chat/completions", json=body, headers=headers["member"])
+        request = answer.headers["x-request-id"]
+        await asyncio.to_thread(log.stop)
+        path = f"/admin/requests/{request}/content"
+        told = {name: await router.http.get(path, headers=each) for name, each in headers.items()}
+        assert {name: each.status_code for name, each in told.items()} == {
+            "member": 403, "admin": 403, "owner": 200, "stranger": 403, "platform": 200,
+        }  # fmt: skip
+        found = told["owner"].json()
+        assert "mail [redacted email]" in found["prompts"][0]
+        assert found["answers"] == [answer.json()["choices"][0]["message"]["content"]]
+        audit = await router.http.get("/admin/audit?limit=1000", headers=headers["platform"])
+        looks = [each for each in audit.json()["data"] if each["action"] == "request.read_content"]
+        assert sorted(each["allowed"] for each in looks) == [False, False, False, True, True]
+        assert {each["target"] for each in looks} == {request}
+
+
+async def test_where_nothing_is_kept_there_is_no_content(router: RunningRouter) -> None:
+    answer = await router.chat()
+    found = await router.http.get(f"/admin/requests/{answer.headers['x-request-id']}/content")
+    assert found.status_code == 404
+    assert "prompt_log_dir is not set" in found.json()["error"]["message"]

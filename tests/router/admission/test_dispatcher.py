@@ -315,3 +315,33 @@ def test_signals_show_the_drain_time_and_the_share_of_requests_at_risk() -> None
     assert signals.load is not None
     assert signals.load.offered > 0
     assert signals.load.risk == signals.risk[Tier.STANDARD]
+
+
+def test_the_first_crowd_is_not_sent_away_for_what_a_few_before_it_have_cost() -> None:
+    """What its own first steps took, held up by its arrival, makes the others of it look too dear."""
+    engine = Capacity(1, 256, 600_000, 16, step_tokens=8192, step=StepCost(7.0, 0.02, 0.07))
+    policy = dispatcher(engine)
+    for turn in range(11):
+        alone = placed(policy, demand(prompt=512, most=256, at_s=turn * 3.0))
+        policy.hand_on(turn * 3.0)
+        policy.first_token(alone, turn * 3.0 + 0.03)
+        policy.end(alone, turn * 3.0 + 2.0)
+    crowd = []
+    for number in range(256):
+        if number == 240:
+            policy.resize(replace(engine, step=StepCost(7.0, 1.0, 0.07)))
+        crowd.append(policy.admit(demand(prompt=512, most=256, at_s=40.0), Answer(), 40.0))
+        policy.hand_on(40.0)
+    assert all(isinstance(each, QueueEntry) and each.is_running for each in crowd)
+    policy.check()
+
+
+def test_before_forecasts_are_tried_a_deadline_itself_still_counts() -> None:
+    policy = dispatcher()
+    entries = [placed(policy, demand(patience_s=2.0)) for _ in range(5)]
+    policy.hand_on(0.0)
+    policy.end(entries[0], 3.0)
+    assert policy.hand_on(3.0) == [entries[4]]
+    refusal = entries[4].refusal
+    assert refusal is not None
+    assert refusal.reason is Reason.TOO_LATE

@@ -15,6 +15,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, UNLIMITED, BatchShape, Capacity
 from router.admission.demand import Demand, Need, Progress, QueueEntry, Refused
+from router.admission.gate import Gate
 from router.admission.gates import Gates, batch_shape
 from router.admission.policy import FirstCome
 from router.core.manifest import Kind, Manifest
@@ -114,6 +115,30 @@ def test_a_release_has_the_slots_of_its_open_replicas() -> None:
     replicas[0].is_draining = True
     scene.gates.refresh()
     assert (gate.capacity.replicas, gate.capacity.slots) == (1, 8)
+
+
+def test_a_model_and_its_adapters_share_the_slots_of_their_engine() -> None:
+    """Each that is busy may have an equal part, and what the others leave."""
+    scene = Scene(servers=1)
+    adapter = Manifest("tiny:sql", 1, Kind.TEXT, ("ensemble",), "engine", base="tiny@1")
+    for manifest in (TEXT, adapter):
+        for replica in scene.fleet.set_of(manifest).replicas:
+            replica.report = REPORT
+    base, own = scene.gates["tiny", "1"], scene.gates["tiny:sql", "1"]
+    scene.gates.refresh()
+    assert (base.capacity.slots_here, own.capacity.slots_here) == (8, 8)
+
+    def ask(gate: Gate, times: int) -> None:
+        for _ in range(times):
+            gate.offer(Record("test", "req", model=gate.model, model_version="1"), SMALL)
+        scene.gates.refresh()
+
+    ask(base, 3)
+    assert (base.capacity.slots_here, own.capacity.slots_here) == (8, 5)
+    ask(base, 4)
+    assert own.capacity.slots_here == 4, "half of them, although the base has more"
+    ask(own, 1)
+    assert (base.capacity.slots_here, own.capacity.slots_here) == (7, 4)
 
 
 def test_without_an_open_replica_no_limit_is_applied() -> None:

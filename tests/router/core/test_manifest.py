@@ -17,6 +17,7 @@ from router.core.manifest import (
     entry_name,
     from_json,
     member_name,
+    parent_of,
     read_version,
     split_name,
 )
@@ -161,3 +162,27 @@ def test_the_triton_models_of_two_releases_never_share_a_name() -> None:
     named = [entry_name(*each) for each in releases]
     named += [member_name(*each, step) for each in releases for step in steps]
     assert len(set(named)) == len(named)
+
+
+ADAPTER = Manifest("tiny:sql", 2, Kind.TEXT, ("ensemble",), "tensorrt_llm", base="tiny@1")
+
+
+def test_an_adapter_is_named_after_its_base_and_goes_to_the_bases_pipeline() -> None:
+    assert (ADAPTER.name, ADAPTER.entry, ADAPTER.adapter) == ("tiny:sql@2", "ensemble", "tiny.LORA.sql.2")
+    assert parent_of(ADAPTER.model) == "tiny"
+    assert parent_of("tiny") is None
+    assert replace(ADAPTER, model="tiny", base="").adapter == ""
+    assert from_json(ADAPTER.to_json()) == ADAPTER
+    assert "base" not in json.loads(replace(ADAPTER, model="tiny", base="").to_json())
+
+
+@pytest.mark.parametrize(("model", "base"), [("tiny:sql", ""), ("tiny", "tiny@1"), ("tiny:sql", "other@1")])
+def test_a_name_and_a_base_that_do_not_belong_together_are_refused(model: str, base: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of an adapter of"):
+        replace(ADAPTER, model=model, base=base)
+
+
+@pytest.mark.parametrize("model", ["tiny:", ":sql", "tiny:a:b", "tiny:A"])
+def test_an_adapters_name_is_two_names(model: str) -> None:
+    with pytest.raises(ValueError, match="BASE:NAME"):
+        replace(ADAPTER, model=model)

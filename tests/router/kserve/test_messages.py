@@ -11,6 +11,7 @@ from python_backend.wire.errors import InflightError
 from router.core.record import Record
 from router.core.tenant import LOCAL_CALLER
 from router.kserve.generation import generation_offer
+from router.kserve.llmapi import llmapi_offer
 from router.kserve.messages import read_request
 from router.kserve.offers import Asked, Offers
 from router.routing.models import Registry, ServedModel
@@ -18,7 +19,7 @@ from tests.fakes.pipeline import FakePipeline
 from tests.router.kserve.asking import is_clear, outcome
 
 SERVED = ServedModel("tiny", FakePipeline())
-OFFERS = Offers(Registry([SERVED]), lambda served: generation_offer(SERVED))
+OFFERS = Offers(Registry([SERVED]), lambda served: generation_offer(SERVED), llmapi_offer)
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 NAMES = st.one_of(st.sampled_from(["text_input", "max_tokens", "stream"]), TEXT)
 

@@ -12,6 +12,7 @@ from router.core.record import Record
 from router.core.tenant import LOCAL_CALLER, Caller, Scope
 from router.kserve.embedding import embedding_offer
 from router.kserve.generation import generation_offer
+from router.kserve.llmapi import llmapi_offer
 from router.kserve.offers import Offer, Offers
 from router.routing.models import Lineup, Registry, Served, ServedModel
 from router.routing.split import ModelSplit
@@ -43,7 +44,7 @@ def lineup(*releases: Served, arms: tuple[tuple[int, float], ...] = ()) -> Lineu
 def offers(*lineups: Lineup) -> Offers:
     registry = Registry()
     registry.publish({each.name: each for each in lineups})
-    return Offers(registry, make)
+    return Offers(registry, make, llmapi_offer)
 
 
 def chosen(found: Offers, name: str, version: str = "", **noted: str) -> tuple[str, int]:
@@ -141,7 +142,7 @@ def test_a_key_finds_only_its_own_models() -> None:
 
 def test_a_published_lineup_counts_from_the_next_request_on() -> None:
     registry = Registry([release(1)])
-    found = Offers(registry, make)
+    found = Offers(registry, make, llmapi_offer)
     assert found.versions(found.find("tiny", "", LOCAL_CALLER)) == ["1"]
     registry.publish({"tiny": lineup(release(10), release(9))})
     assert chosen(found, "tiny") == ("tiny", 10)

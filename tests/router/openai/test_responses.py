@@ -399,7 +399,7 @@ class Away:
         self._patch = monkeypatch
 
     def break_writes(self) -> None:
-        async def write(self: object, act: object) -> None:
+        async def write(self: object, act: object, tenant: str = "") -> None:
             raise InflightError(ErrorKind.OVERLOADED, "the store cannot be reached")
 
         self._patch.setattr(type(self._router.parts.store), "write", write)

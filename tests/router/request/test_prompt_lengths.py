@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -10,9 +12,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.request import token_counting
 from router.request.prompt_lengths import PromptLengths
-from router.request.token_counting import Tokenizers
+from router.request.token_counting import Known, Tokenizers
+from router.request.tokenizer_program import COUNT
 from router.routing.models import ServedModel
 from tests.fakes.pipeline import FakePipeline
 from tests.router.running import RunningRouter
@@ -22,24 +24,27 @@ SERVED = ServedModel("tiny", FakePipeline(), context_tokens=CONTEXT)
 
 
 @pytest.fixture
-def tokenizers(tmp_path: Path) -> Tokenizers:
+async def tokenizers(tmp_path: Path) -> AsyncIterator[Tokenizers]:
     tokenizer = Tokenizer(WordLevel({"word": 0, "?": 1}, unk_token="?"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return Tokenizers({"tiny": tmp_path})
+    opened = Tokenizers({"tiny": tmp_path})
+    yield opened
+    await opened.close()
 
 
 async def test_a_prompt_of_far_too_many_tokens_is_refused_by_its_beginning(
     tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[str] = []
-    real = token_counting._count
+    real = Tokenizers._ask
 
-    def count(tokenizer: Tokenizer, text: str) -> int:
-        counted.append(text)
-        return real(tokenizer, text)
+    def ask(self: Tokenizers, tenant: str, kind: bytes, known: Known, *given: Any) -> Any:
+        if kind == COUNT:
+            counted.append(given[0])
+        return real(self, tenant, kind, known, *given)
 
-    monkeypatch.setattr(token_counting, "_count", count)
+    monkeypatch.setattr(Tokenizers, "_ask", ask)
     with pytest.raises(InflightError, match="maximum context length is 1000 tokens") as refused:
         await PromptLengths(tokenizers).check(SERVED, ["word " * 200_000], "acme")
     assert refused.value.kind is ErrorKind.CONTEXT_LENGTH_EXCEEDED

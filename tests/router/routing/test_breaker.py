@@ -22,6 +22,8 @@ def test_an_unreachable_server_and_a_dead_process_open_the_breaker_at_once(failu
     assert health.phase is Phase.DOWN
     assert not health.may_take(10.0)
     assert health.is_reviving is (failure is Failure.STUB_DEAD)
+    assert health.is_gone is (failure is Failure.UNREACHABLE)
+    assert health.is_awaited(39.0, 30.0)
 
 
 def test_engine_failures_open_the_breaker_only_when_many_without_an_answer() -> None:
@@ -60,6 +62,7 @@ def test_each_failed_trial_doubles_the_pause_up_to_a_limit() -> None:
         at_s = health.retry_s
         health = health.taking(at_s).after_failure(Failure.UNREACHABLE, at_s, at_s)
         pauses.append(health.retry_s - at_s)
+        assert health.gone_s == 0.0, "a server that a trial does not find is gone for as long as before"
     assert pauses[:3] == [1.0, 2.0, 4.0]
     assert pauses[-1] == replica_choice.LONGEST_PAUSE_S
 

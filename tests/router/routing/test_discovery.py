@@ -140,6 +140,41 @@ async def test_a_place_that_knows_nobody_takes_nobody_away(found: set[str] | OSE
     await looking.close()
 
 
+async def test_the_last_one_that_serves_stays_until_another_is_ready(
+    tritons: list[FakeTriton], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "PERIOD_S", 0.02)
+    first, second, _ = tritons
+    second.ready = False
+    place = Told(first.url)
+    async with following(place) as (_, _, replicas):
+        pipeline = FleetPipeline(replicas, 8192, FleetSettings())
+        place.found = {second.url}
+        await until(lambda: len(replicas.replicas) == 2)
+        assert await read(pipeline, 1) == "".join(WORDS)
+        assert [each.name for each in replicas.replicas if each.is_open] == [first.url]
+        second.ready = True
+        await until(lambda: [each.name for each in replicas.replicas if each.is_open] == [second.url])
+        assert await read(pipeline, 2) == "".join(WORDS)
+        assert second.requests
+
+
+async def test_the_last_one_stays_for_a_while_only(tritons: list[FakeTriton]) -> None:
+    now_s = 0.0
+    first, second, _ = tritons
+    place, fleet = Told(first.url), Fleet([])
+    looking = Discovery(fleet, [Sought(place, new_server)], clock=lambda: now_s)
+    await looking.look()
+    replicas = fleet.set_of(MANIFEST)
+    place.found = {second.url}
+    await looking.look()
+    assert [each.name for each in replicas.replicas if each.is_open] == [first.url]
+    now_s = discovery.LONGEST_STAY_S + 1
+    await looking.look()
+    assert [each.name for each in replicas.replicas] == [second.url]
+    await looking.close()
+
+
 async def test_one_that_comes_back_while_it_leaves_goes_on_as_before(tritons: list[FakeTriton]) -> None:
     first, second, _ = tritons
     place, fleet = Told(first.url, second.url), Fleet([])
@@ -179,6 +214,7 @@ async def test_work_on_a_server_that_never_finishes_goes_on_elsewhere(
     await looking.look()
     (joined,) = (each for each in replicas.replicas if each.name == second.url)
     joined.is_loaded = True
+    await looking.look()
     now_s = discovery.LONGEST_LEAVE_S + 1
     await looking.look()
     assert await reading == "".join(WORDS)

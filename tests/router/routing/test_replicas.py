@@ -110,10 +110,36 @@ async def test_a_dead_process_that_is_not_revived_is_tried_in_the_end() -> None:
     assert await asyncio.wait_for(replicas.wait_for_one(30), 2)
 
 
-async def test_no_request_waits_for_an_unreachable_server() -> None:
+async def test_requests_wait_for_a_server_that_was_there_and_not_for_one_that_never_was() -> None:
     replicas, _ = fleet_of(nothing)
-    replicas.replicas[0].failed(Failure.UNREACHABLE, time.monotonic())
-    assert not await asyncio.wait_for(replicas.wait_for_one(30), 1)
+    (replica,) = replicas.replicas
+    replica.mark_down("Triton cannot be reached", time.monotonic(), reviving=False, server_is_gone=True)
+    assert not await replicas.wait_for_one(30)
+    replica.mark_up(time.monotonic())
+    replica.is_loaded = True
+    replica.is_loaded = False  # as a server says that has not loaded all yet
+    replica.mark_down("Triton cannot be reached", time.monotonic(), reviving=False, server_is_gone=True)
+    assert replicas.is_coming_back
+    waiting = asyncio.ensure_future(replicas.wait_for_one(30))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    replica.is_loaded = True
+    replica.mark_up(time.monotonic())
+    assert await waiting
+
+
+async def test_a_server_that_stays_away_is_waited_for_no_longer_than_one_restart() -> None:
+    now_s = 100.0
+    server = fleet_of(nothing)[0].replicas[0].server
+    replicas = Fleet([server], lambda: now_s, restart_s=30).set_of(MANIFEST)
+    (replica,) = replicas.replicas
+    replica.is_loaded = True
+    replica.mark_down("Triton cannot be reached", now_s, reviving=False, server_is_gone=True)
+    now_s = 129.0
+    assert replicas.is_coming_back
+    replica.mark_down("Triton does not answer", now_s, reviving=False, server_is_gone=True)
+    now_s = 131.0
+    assert not replicas.is_coming_back, "it is away since the first time, however often that is found"
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])

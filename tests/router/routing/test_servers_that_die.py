@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -18,67 +19,117 @@ from tests.fakes.fleet import MANIFEST
 from tests.fakes.triton_server import FakeTriton, Reply
 
 WORDS = [f"w{number} " for number in range(20)]
+TOLD = 5  # words, before an answer waits for its rest
+LIMIT_S = 30.0
 
 
-def tell(request: Any) -> list[Reply]:
-    last = len(WORDS) - 1
-    return [
-        Reply(word, finish="length" if index == last else None, final=index == last, pause_s=0.01)
-        for index, word in enumerate(WORDS)
-    ]
+class Servers:
+    """As many fakes as wanted: none ends an answer before `go_on` is set."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+
+    def tell(self, request: Any) -> list[Reply]:
+        last = len(WORDS) - 1
+        replies = [
+            Reply(word, finish="length" if index == last else None, final=index == last)
+            for index, word in enumerate(WORDS)
+        ]
+        replies[TOLD].after = self.go_on
+        return replies
 
 
 @pytest.fixture
-async def tritons() -> AsyncIterator[list[FakeTriton]]:
-    fakes = [await FakeTriton(tell).start() for _ in range(2)]
-    yield fakes
-    for fake in fakes:
-        await fake.stop()
+async def closing() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
 
 
-def fleet(tritons: list[FakeTriton]) -> tuple[ReplicaSet, list[TritonServer]]:
-    servers = [TritonServer(f"s{index}", triton.url) for index, triton in enumerate(tritons)]
-    return Fleet(servers).set_of(MANIFEST), servers
+async def fleet(
+    closing: AsyncExitStack, servers: Servers, count: int, restart_s: float = LIMIT_S
+) -> tuple[ReplicaSet, list[FakeTriton]]:
+    fakes = [await FakeTriton(servers.tell).start() for _ in range(count)]
+    tritons = [TritonServer(f"s{index}", fake.url) for index, fake in enumerate(fakes)]
+    for each in fakes:
+        closing.push_async_callback(each.stop)
+    for triton in tritons:
+        closing.push_async_callback(triton.close)
+    return Fleet(tritons, restart_s=restart_s).set_of(MANIFEST), fakes
 
 
-async def read(pipeline: FleetPipeline, number: int) -> str:
-    call = GenerationCall(request_id=f"r{number}", prompt=f"prompt {number}", max_tokens=20, seed=number)
-    return "".join([delta.text async for delta in pipeline.generate(call)])
+class Reader:
+    """One answer, as far as it was told."""
+
+    def __init__(self, replicas: ReplicaSet, number: int, wait_s: float = LIMIT_S) -> None:
+        call = GenerationCall(request_id=f"r{number}", prompt=f"prompt {number}", max_tokens=20, seed=number)
+        self._generation = FleetPipeline(replicas, 8192, FleetSettings(wait_s)).generate(call)
+        self._words = 0
+        self.is_waiting = asyncio.Event()  # it has all that comes before the pause
+        self.reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> str:
+        text = ""
+        async for delta in self._generation:
+            text += delta.text
+            self._words += 1
+            if self._words == TOLD:
+                self.is_waiting.set()
+        return text
 
 
-async def test_all_answers_are_whole_when_one_of_two_servers_dies(tritons: list[FakeTriton]) -> None:
-    replicas, servers = fleet(tritons)
-    pipeline = FleetPipeline(replicas, 8192, FleetSettings())
-    reading = [asyncio.ensure_future(read(pipeline, number)) for number in range(20)]
-    while not all(replica.open_count and replica.last_progress_s > 0 for replica in replicas.replicas):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    await tritons[0].stop()
-    assert await asyncio.wait_for(asyncio.gather(*reading), 10) == ["".join(WORDS)] * 20
+async def test_all_answers_are_whole_when_one_of_two_servers_dies(closing: AsyncExitStack) -> None:
+    servers = Servers()
+    replicas, fakes = await fleet(closing, servers, 2)
+    readers = [Reader(replicas, number) for number in range(20)]
+    await asyncio.gather(*(each.is_waiting.wait() for each in readers))
+    assert all(replica.open_count for replica in replicas.replicas)
+    await fakes[0].stop()
+    servers.go_on.set()
+    texts = await asyncio.wait_for(asyncio.gather(*(each.reading for each in readers)), LIMIT_S)
+    assert texts == ["".join(WORDS)] * 20
     assert replicas.replays > 0
     assert not replicas.replicas[0].health.is_up
     assert [replica.open_count for replica in replicas.replicas] == [0, 0]
-    for server in servers:
-        await server.close()
 
 
-async def test_the_only_servers_death_is_reported_within_a_second_and_its_return_noticed(
-    tritons: list[FakeTriton],
+async def test_the_answers_of_an_only_server_go_on_when_it_is_back_and_new_ones_wait_for_it(
+    closing: AsyncExitStack,
 ) -> None:
-    replicas, (server,) = fleet(tritons[:1])
-    pipeline = FleetPipeline(replicas, 8192, FleetSettings())
-    reading = asyncio.ensure_future(read(pipeline, 1))
-    await asyncio.sleep(0.08)
-    await tritons[0].stop()
+    servers = Servers()
+    replicas, (fake,) = await fleet(closing, servers, 1)
+    readers = [Reader(replicas, number) for number in range(3)]
+    await asyncio.gather(*(each.is_waiting.wait() for each in readers))
+    await fake.stop()
+    while replicas.replicas[0].health.is_up:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    readers.append(Reader(replicas, 3))
+    servers.go_on.set()
+    await fake.start()
+    texts = await asyncio.wait_for(asyncio.gather(*(each.reading for each in readers)), LIMIT_S)
+    assert texts == ["".join(WORDS)] * 4
+    assert replicas.replays == 3
+
+
+async def test_a_server_that_does_not_come_back_is_waited_for_once_and_then_refused_at_once(
+    closing: AsyncExitStack,
+) -> None:
+    replicas, (fake,) = await fleet(closing, Servers(), 1, restart_s=1.0)
+    first = Reader(replicas, 1)
+    await first.is_waiting.wait()
+    began_s = time.monotonic()
+    await fake.stop()
     with pytest.raises(InflightError) as caught:
-        await asyncio.wait_for(reading, 1)
+        await asyncio.wait_for(first.reading, LIMIT_S)
     assert caught.value.kind is ErrorKind.ENGINE_FAILED
-    await tritons[0].start()
-    until_s = time.monotonic() + 10
-    text = ""
-    while not text and time.monotonic() < until_s:
-        try:
-            text = await read(pipeline, 2)
-        except InflightError:
-            await asyncio.sleep(0.05)
-    assert text == "".join(WORDS)
-    await server.close()
+    assert time.monotonic() - began_s >= 0.9
+    assert not replicas.is_coming_back
+    with pytest.raises(InflightError):  # none waits that comes later, or that tries in vain
+        await asyncio.wait_for(Reader(replicas, 2).reading, LIMIT_S)
+    assert not replicas.is_coming_back
+
+
+async def test_nobody_waits_for_a_server_that_was_never_there(closing: AsyncExitStack) -> None:
+    replicas, (fake,) = await fleet(closing, Servers(), 1)
+    await fake.stop()
+    with pytest.raises(InflightError):
+        await asyncio.wait_for(Reader(replicas, 1).reading, LIMIT_S / 2)

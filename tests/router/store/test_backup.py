@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sql
 
 from router.core.tenant import Caller, Role
-from router.store import backup, migrate
+from router.store import migrate
 from router.store.backup import BackupError, back_up, restore
 from router.store.database import PepperError, Store, sqlite_url
 from router.store.schema import leases, organisations, release_events
@@ -19,6 +19,7 @@ from router.store.schema import usage as usage_table
 from router.tenants.administration import Administration
 from router.tenants.keys import Catalogue, Keyring, fingerprint
 from router.tenants.rbac import SYSTEM
+from router.tenants.tenancy import StoreUnusable, TenancySettings, open_store, opening_store
 from router.tenants.treasury import Treasury
 from tests.router.store.samples import fill, rows_of
 from tests.router.tenants.values import NOW_S, PEPPER, usage
@@ -56,20 +57,12 @@ def test_all_tables_come_back_in_the_other_database_with_every_value(
 
 
 @pytest.mark.parametrize("version", [migrate.revisions()[0], migrate.revisions()[-2]])
-def test_a_backup_of_an_earlier_version_is_brought_up_to_date(
-    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that version would have written it: with the tables and columns that it had."""
+def test_a_backup_of_an_earlier_version_is_brought_up_to_date(tmp_path: Path, version: str) -> None:
+    """It has the tables and columns that the store has."""
     old = Store(sqlite_url(tmp_path / "old.db"))
     migrate.upgrade(old.engine, version)
     fill(old)
-    known = sql.MetaData()
-    with old.read() as connection:
-        known.reflect(connection)
-    with monkeypatch.context() as patch:
-        patch.setattr(backup, "METADATA", known)
-        patch.setattr(migrate, "pending", lambda connection: (version, version))
-        back_up(old, tmp_path / "store.backup")
+    assert back_up(old, tmp_path / "store.backup").schema == version
     store = Store(sqlite_url(tmp_path / "new.db"))
     restore(store, tmp_path / "store.backup", FINGERPRINT, NOW_S)
     with store.read() as connection:
@@ -77,6 +70,42 @@ def test_a_backup_of_an_earlier_version_is_brought_up_to_date(
         assert connection.scalar(sql.select(organisations.c.id)) == "sample-1"
     old.close()
     store.close()
+
+
+def test_a_store_of_an_earlier_version_is_backed_up_before_it_is_migrated(
+    empty_store_url: str, tmp_path: Path
+) -> None:
+    version = migrate.revisions()[-2]
+    settings = TenancySettings(empty_store_url, PEPPER, tmp_path / "spool")
+    old = Store(empty_store_url)
+    migrate.upgrade(old.engine, version)
+    fill(old)
+    rows = comparable(old)
+    old.close()
+    for _ in range(2):  # and not again, when it has been
+        with open_store(settings) as store, store.read() as connection:
+            assert migrate.pending(connection)[0] == migrate.revisions()[-1]
+    (file,) = (tmp_path / "backups").iterdir()
+    assert file.name.startswith(f"schema-{version}-")
+    restored = Store(sqlite_url(tmp_path / "restored.db"))
+    restore(restored, file, FINGERPRINT, NOW_S)
+    migrate.downgrade(restored.engine, version)
+    assert comparable(restored) == rows
+    restored.close()
+
+
+def test_a_store_that_cannot_be_backed_up_is_not_migrated(tmp_path: Path) -> None:
+    version = migrate.revisions()[-2]
+    settings = TenancySettings(sqlite_url(tmp_path / "store.db"), PEPPER, tmp_path / "spool")
+    old = Store(settings.store_url)
+    migrate.upgrade(old.engine, version)
+    (tmp_path / "backups").write_text("a file where the directory should be")
+    refused = pytest.raises(StoreUnusable, match=f"has schema {version} and is backed up before")
+    with refused, opening_store(), open_store(settings):
+        pass
+    with old.read() as connection:
+        assert migrate.pending(connection)[0] == version
+    old.close()
 
 
 def test_what_cannot_be_restored_is_refused_and_changes_nothing(store: Store, tmp_path: Path) -> None:

@@ -116,3 +116,19 @@ def test_a_tenants_prompts_can_be_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "org-1").exists()
     delete_prompts(tmp_path, "org-1")
     assert not (tmp_path / "org-1").exists()
+
+
+def test_what_was_logged_of_a_request_is_found_around_midnight_too(tmp_path: Path) -> None:
+    kept = PromptLog(tmp_path / "log", 0)
+    kept.start()
+    midnight_s = 1_794_700_800.0
+    for number, at_s in enumerate((midnight_s - 1, midnight_s + 1)):
+        kept.add(Entry(at_s, f"req-{number}", "org-1", "tiny", ('"request_id":"req-7"',), ("hello",), "stop"))
+    kept.stop()
+    for number in range(2):
+        found = kept.find("org-1", f"req-{number}", midnight_s)
+        assert found is not None
+        assert found.request_id == f"req-{number}"
+    assert kept.find("org-1", "req-7", midnight_s) is None
+    assert kept.find("org-1", "req", midnight_s) is None
+    assert kept.find("org-2", "req-0", midnight_s) is None

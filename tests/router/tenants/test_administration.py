@@ -161,7 +161,7 @@ def test_a_tenants_share_reaches_the_catalogue_and_is_removed_with_it(office: Of
     do.set_limits(SYSTEM, organisation_id, Limits(weight=3, slot_percent=25))
     assert share_of(office) == (3, 0.25)
     assert do.list_limits(SYSTEM, organisation_id)[organisation_id] == Limits(weight=3, slot_percent=25)
-    with pytest.raises(ValueError, match="weight and slot_percent are a tenant's own"):
+    with pytest.raises(ValueError, match="are a tenant's own"):
         do.set_limits(SYSTEM, organisation_id, Limits(slot_percent=50), key_id)
     do.delete_organisation(SYSTEM, organisation_id)
     assert share_of(office) == (1, 1.0)
@@ -342,6 +342,14 @@ def test_prices_are_set_by_the_platform_and_readable_by_all(office: Office) -> N
         office.administration.set_price(SYSTEM, Price("smol", 1, 2, completion))
     assert office.administration.list_prices(Actor.of(office.member)) == [Price("smol", 1, 2, 6)]
     assert office.catalogue.prices["smol"].completion == 6
+
+
+def test_an_adapter_has_the_price_of_its_base_unless_it_has_its_own(office: Office) -> None:
+    office.administration.set_price(SYSTEM, Price("smol", 1, 2, 3))
+    office.administration.set_price(SYSTEM, Price("smol:dear", 4, 5, 6))
+    assert office.catalogue.price_of("smol:sql") == Price("smol", 1, 2, 3)
+    assert office.catalogue.price_of("smol:dear") == Price("smol:dear", 4, 5, 6)
+    assert office.catalogue.price_of("other:sql") is None
 
 
 def test_a_price_is_for_a_model_that_exists_and_can_be_taken_back(office: Office) -> None:

@@ -15,11 +15,12 @@ MEMBER = VIEWER | {"key.read_own", "key.write_own"}
 ADMIN = MEMBER | {
     "user.read", "user.write", "key.read", "key.write", "limits.write_key", "audit.read", "request.read",
 }  # fmt: skip
-OWNER = ADMIN | {"organisation.export"}
+OWNER = ADMIN | {"organisation.export", "request.read_content"}
 WITHIN = {Role.VIEWER: VIEWER, Role.MEMBER: MEMBER, Role.ADMIN: ADMIN, Role.OWNER: OWNER}
 READS = {
     "organisation.list", "organisation.read", "organisation.export", "user.read", "key.read", "key.read_own",
     "limits.read", "audit.read", "release.read", "objective.read", "now.read", "request.read",
+    "request.read_content", "simulation.run",
 }  # fmt: skip
 SCOPES = [None, frozenset[Scope](), frozenset(Scope), *(frozenset({scope}) for scope in Scope)]
 

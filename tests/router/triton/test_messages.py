@@ -14,6 +14,7 @@ from router.core.trace import Trace, TraceContext
 from router.triton.messages import (
     GenerateRequests,
     configure_request,
+    drop_request,
     is_final,
     read_delta,
     read_engine_report,
@@ -248,3 +249,18 @@ def test_a_marked_prompt_goes_out_with_its_mark() -> None:
     message = GenerateRequests("ensemble").build(call)
     assert inputs(message)["text_input"][2] == [f"<{LITERAL_MARK}s>".encode()]
     assert message.parameters["inflight_literal_mark"].string_param == LITERAL_MARK
+
+
+def test_requests_to_an_adapter_name_it_and_others_do_not() -> None:
+    plain = GenerateRequests("ensemble").build(CALL)
+    adapted = GenerateRequests("ensemble", "tiny.LORA.sql.1").build(CALL)
+    assert "inflight_adapter" not in plain.parameters
+    assert adapted.parameters["inflight_adapter"].string_param == "tiny.LORA.sql.1"
+    assert adapted.model_name == "ensemble"
+    assert [each.name for each in adapted.inputs] == [each.name for each in plain.inputs]
+
+
+def test_an_engine_is_told_to_drop_an_adapter_by_a_stop_of_nobody() -> None:
+    message = drop_request("tensorrt_llm", "tiny.LORA.sql.1")
+    assert message.parameters["inflight_drop_adapter"].string_param == "tiny.LORA.sql.1"
+    assert message.id == "report"

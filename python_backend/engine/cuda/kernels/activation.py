@@ -22,6 +22,14 @@ def activated(gate, IS_GELU: tl.constexpr):
 
 
 @triton.jit
+def clamped_swiglu(gate, up, LIMIT: tl.constexpr):
+    """gpt-oss's: both are clamped, and one is added to the up; fp32 in, fp32 out."""
+    gate = tl.minimum(gate, LIMIT)
+    up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
+    return gate * tl.sigmoid(1.702 * gate) * (up + 1.0)
+
+
+@triton.jit
 def _activate_multiply(
     out, gate_up, width, IS_GELU: tl.constexpr, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr
 ):

@@ -116,10 +116,12 @@ def decode_attention(
     softcap: float | None,
     tiling: DecodeTiling | None = None,
     in_two_passes: bool | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Writes those rows of out (rows, heads * head_dim) that `work` names, which `decode_work` made.
 
     queries are (rows, heads, head_dim); row r is the token at positions[r] of the sequence in slots[r].
+    `sinks` (heads) are scores to the base two that no token has.
     """
     rows, heads, head_dim = queries.shape
     _, kv_heads, tokens_per_block, _ = keys.shape
@@ -137,6 +139,7 @@ def decode_attention(
         slots,
         positions,
         work,
+        queries if sinks is None else sinks,
         queries.stride(0),
         block_tables.stride(0),
         inner,
@@ -153,6 +156,7 @@ def decode_attention(
         in_two_passes,
         window is not None,
         softcap is not None,
+        sinks is not None,
         num_warps=num_warps,
         num_stages=num_stages,
         **overlap_options(queries),
@@ -162,9 +166,11 @@ def decode_attention(
             out,
             workspace.partials,
             work,
+            queries if sinks is None else sinks,
             head_dim,
             padded_dim(head_dim),
             MAX_PARTS,
+            sinks is not None,
             num_warps=4,
             **overlap_options(queries),
         )
@@ -183,6 +189,7 @@ def _tile_range(position, window, TILE: tl.constexpr, WINDOWED: tl.constexpr):
 def _put_together(
     out,
     partials,
+    sinks,
     row,
     head,
     first,
@@ -191,6 +198,7 @@ def _put_together(
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     MOST: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
 ):
     """What the parts of a row have found for one head, from the list's `first` item on."""
     each = tl.arange(0, MOST)
@@ -206,8 +214,12 @@ def _put_together(
         other=0.0,
         cache_modifier=".cg",
     )
-    shares = tl.exp2(peaks - tl.max(peaks, 0))
-    result = tl.sum(mixed * shares[:, None], 0) / tl.sum(totals * shares, 0)
+    peak = tl.max(peaks, 0)
+    shares = tl.exp2(peaks - peak)
+    total = tl.sum(totals * shares, 0)
+    if HAS_SINKS:
+        total += tl.exp2(tl.load(sinks + head) - peak)
+    result = tl.sum(mixed * shares[:, None], 0) / total
     tl.store(out + (row * heads + head) * HEAD_DIM + dims, result.to(out.dtype.element_ty), mask=is_dim)
 
 
@@ -226,6 +238,7 @@ def _decode(
     slots,
     positions,
     work,
+    sinks,
     query_stride,
     table_stride,
     inner,
@@ -242,6 +255,7 @@ def _decode(
     IN_TWO_PASSES: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_predecessor(OVERLAPS)
@@ -298,6 +312,8 @@ def _decode(
         mixed = tl.dot(weights.to(value.dtype), value, mixed * shrink[:, None], input_precision="ieee")
 
     if parts == 1:
+        if HAS_SINKS:
+            totals += tl.exp2(tl.load(sinks + heads, mask=group < GROUP, other=0.0) - peaks)
         result = mixed / totals[:, None]
         place = out + row * (KV_HEADS * GROUP * HEAD_DIM) + heads[:, None] * HEAD_DIM + dims[None, :]
         tl.store(place, result.to(out.dtype.element_ty), mask=is_output)
@@ -316,6 +332,7 @@ def _decode(
                     _put_together(
                         out,
                         partials,
+                        sinks,
                         row,
                         kv_head * GROUP + head,
                         first,
@@ -324,6 +341,7 @@ def _decode(
                         HEAD_DIM,
                         PADDED_DIM,
                         MOST,
+                        HAS_SINKS,
                     )
                 tl.store(counter, 0)
 
@@ -333,9 +351,11 @@ def _reduce(
     out,
     partials,
     work,
+    sinks,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     MOST: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     """The second pass: a program for each head of a row, at the row's first part."""
@@ -348,6 +368,7 @@ def _reduce(
         _put_together(
             out,
             partials,
+            sinks,
             row,
             tl.program_id(0),
             item,
@@ -356,4 +377,5 @@ def _reduce(
             HEAD_DIM,
             PADDED_DIM,
             MOST,
+            HAS_SINKS,
         )

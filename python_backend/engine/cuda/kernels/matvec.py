@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 import triton
@@ -30,13 +30,52 @@ def _tiling(is_scaled: bool, has_norm: bool, gated: bool) -> MatvecTiling:
 
 
 @triton.jit
-def _square_mean(x_row, K: tl.constexpr, BLOCK_K: tl.constexpr):
+def square_mean(x_row, K: tl.constexpr, BLOCK_K: tl.constexpr):
     total = tl.zeros((BLOCK_K,), tl.float32)
     for start in tl.static_range(0, K, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_row + columns, mask=columns < K, other=0.0).to(tl.float32)
         total += x * x
     return tl.sum(total, axis=0) / K
+
+
+@triton.jit
+def normed_entries(x, norm_weight, scale, columns, K: tl.constexpr):
+    """Entries of the row, normed and weighed; rounded in between where the weight is."""
+    normed = x.to(tl.float32) * scale
+    if norm_weight.dtype.element_ty != tl.float32:
+        normed = normed.to(x.dtype)
+    return (normed * tl.load(norm_weight + columns, mask=columns < K, other=0.0)).to(x.dtype)
+
+
+@triton.jit
+def finished(
+    out,
+    result,
+    up,
+    bias,
+    residual,
+    rows,
+    inside,
+    N,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    GATED: tl.constexpr,
+    IS_GELU: tl.constexpr,
+):
+    """Writes what the product gives once its bias, its activation and the residual are in."""
+    if HAS_BIAS:
+        result += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
+    if GATED:
+        if HAS_BIAS:
+            up += tl.load(bias + N + rows, mask=inside, other=0.0).to(tl.float32)
+        gate = result.to(out.dtype.element_ty).to(tl.float32)
+        gated = activated(gate, IS_GELU).to(out.dtype.element_ty).to(tl.float32)
+        result = gated * up.to(out.dtype.element_ty).to(tl.float32)
+    if HAS_RESIDUAL:
+        product = result.to(residual.dtype.element_ty).to(tl.float32)
+        result = product + tl.load(residual + rows, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + rows, result.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -66,7 +105,7 @@ def _matvec(
     inside = rows < N
     start_of_row = matrix + rows.to(tl.int64)[:, None] * K
     if HAS_NORM:
-        scale = tl.rsqrt(_square_mean(x_row, K, BLOCK_K) + epsilon)
+        scale = tl.rsqrt(square_mean(x_row, K, BLOCK_K) + epsilon)
     total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     total_up = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     for start in range(0, K, BLOCK_K):
@@ -77,10 +116,7 @@ def _matvec(
         )
         x = tl.load(x_row + columns, mask=columns < K, other=0.0)
         if HAS_NORM:
-            normed = x.to(tl.float32) * scale
-            if norm_weight.dtype.element_ty != tl.float32:
-                normed = normed.to(x.dtype)
-            x = (normed * tl.load(norm_weight + columns, mask=columns < K, other=0.0)).to(x.dtype)
+            x = normed_entries(x, norm_weight, scale, columns, K)
         total += weights.to(tl.float32) * x.to(tl.float32)[None, :]
         if GATED:
             ups = tl.load(
@@ -90,24 +126,21 @@ def _matvec(
                 eviction_policy="evict_first",
             )
             total_up += ups.to(tl.float32) * x.to(tl.float32)[None, :]
-    result = tl.sum(total, axis=1)
+    result, up = tl.sum(total, axis=1), tl.sum(total_up, axis=1)
     if IS_SCALED:
         result *= tl.load(scales + rows, mask=inside, other=0.0)
-    if HAS_BIAS:
-        result += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
-    if GATED:
-        up = tl.sum(total_up, axis=1)
-        if IS_SCALED:
+        if GATED:
             up *= tl.load(scales + N + rows, mask=inside, other=0.0)
-        if HAS_BIAS:
-            up += tl.load(bias + N + rows, mask=inside, other=0.0).to(tl.float32)
-        gate = result.to(out.dtype.element_ty).to(tl.float32)
-        gated = activated(gate, IS_GELU).to(out.dtype.element_ty).to(tl.float32)
-        result = gated * up.to(out.dtype.element_ty).to(tl.float32)
-    if HAS_RESIDUAL:
-        product = result.to(residual.dtype.element_ty).to(tl.float32)
-        result = product + tl.load(residual + rows, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + rows, result.to(out.dtype.element_ty), mask=inside)
+    finished(out, result, up, bias, residual, rows, inside, N, HAS_RESIDUAL, HAS_BIAS, GATED, IS_GELU)
+
+
+class Around(TypedDict, total=False):
+    """What comes before and after a product with one row: see `matvec`."""
+
+    norm: tuple[torch.Tensor, float] | None
+    residual: torch.Tensor | None
+    gated: bool
+    is_gelu: bool
 
 
 def matvec(

@@ -50,13 +50,17 @@ def _add_rms_norm(
 def add_rms_norm(
     hidden: torch.Tensor,
     delta: torch.Tensor | None,
-    weight: torch.Tensor,
+    weight: torch.Tensor | None,
     epsilon: float,
 ) -> torch.Tensor:
     """hidden += delta, in place; returns the norm of what that gives, times the weight.
 
-    `delta` may come in parts (parts, rows, width), to be added up first.
+    `delta` may come in parts (parts, rows, width), to be added up first. Without a weight nothing is normed.
     """
+    if weight is None:
+        if delta is not None:
+            hidden += delta if delta.dim() == 2 else delta.sum(0).to(hidden.dtype)
+        return hidden
     rows, width = hidden.shape
     out = torch.empty_like(hidden)
     given = hidden if delta is None else delta

@@ -126,6 +126,7 @@ def prefill_attention(
     window: int | None,
     softcap: float | None,
     tiling: PrefillTiling | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Writes out (rows, heads * head_dim) for queries (rows, heads, head_dim).
 
@@ -155,6 +156,7 @@ def prefill_attention(
         chunk_first_rows,
         chunk_starts,
         tiles,
+        queries if sinks is None else sinks,
         queries.stride(0),
         block_tables.stride(0),
         inner,
@@ -170,6 +172,7 @@ def prefill_attention(
         copies,
         window is not None,
         softcap is not None,
+        sinks is not None,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
     )
@@ -270,6 +273,7 @@ def _prefill(
     chunk_first_rows,
     chunk_starts,
     tiles,
+    sinks,
     query_stride,
     table_stride,
     inner,
@@ -285,6 +289,7 @@ def _prefill(
     COPIES: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
 ):
     item = tl.program_id(0)
     chunk = tl.load(tiles + item * 4)
@@ -383,6 +388,8 @@ def _prefill(
             totals = totals * shrink + total * grow
             peaks = new_peaks
             record += stride
+    if HAS_SINKS:
+        totals += tl.exp2(tl.load(sinks + heads) - peaks)
     result = mixed / totals[:, None]
     place = out + (rows * (KV_HEADS * GROUP * HEAD_DIM) + heads * HEAD_DIM)[:, None] + dims[None, :]
     tl.store(place, result.to(out.dtype.element_ty), mask=is_output)

@@ -68,6 +68,10 @@ class Conversation:
     def abort(self, asked: Asked) -> None:
         self._loop.call_soon_threadsafe(self._abort_later, asked)
 
+    def drop_adapter(self, name: str) -> None:
+        """What is asked later finds it gone."""
+        self._loop.call_soon_threadsafe(lambda: self._keep(self._drop_adapter(name)))
+
     def hear(self, patience_s: float) -> list[Told]:
         """All there is; waits for the first so long."""
         told: list[Told] = []
@@ -125,6 +129,12 @@ class Conversation:
             await self._host.abort(asked)
         except Exception as error:  # there is nobody left to tell it to
             _log.warning("%s could not be told of an abort: %s", self._host.title, error)
+
+    async def _drop_adapter(self, name: str) -> None:
+        try:
+            await self._host.drop_adapter(name)
+        except Exception as error:  # it keeps some memory, and goes on
+            _log.warning("%s did not give back adapter %s: %s", self._host.title, name, error)
 
     async def _end(self) -> None:
         for asked in list(self._running.values()):

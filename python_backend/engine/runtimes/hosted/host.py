@@ -40,6 +40,9 @@ class Host(Protocol):
     async def listen(self, iterations: Iterations, period_s: float) -> None:
         """Notes what the package tells of its iterations, until it is cancelled."""
 
+    async def drop_adapter(self, name: str) -> None:
+        """Gives its memory back; none of those that run has it. An unknown name is not an error."""
+
     async def failure(self) -> str | None:
         """Why it cannot go on, if it says so when it is asked."""
 

@@ -60,7 +60,8 @@ class HostedRuntime:
         self._sequences: dict[int, list[Sequence]] = {}
         self._waiting: list[tuple[tuple[int, int, int], Sequence]] = []  # a heap
         self._running: dict[int, tuple[Sequence, Asked]] = {}  # by the id of what was asked
-        self._aborted: dict[int, tuple[Asked, float]] = {}  # when, and not over yet
+        self._aborted: dict[int, tuple[Sequence, Asked, float]] = {}  # when, and not over yet
+        self._unwanted: set[str] = set()  # adapters that somebody still has
         self._settled_s = 0.0
         # Kept across a step that raises, so that what ended before it is still told.
         self._events: list[SequenceEvent] = []
@@ -137,6 +138,10 @@ class HostedRuntime:
                 self._translator.title,
             )
 
+    def drop_adapter(self, name: str) -> None:
+        self._unwanted.add(name)
+        self._drop_unwanted()
+
     def step(self) -> list[SequenceEvent]:
         if self._conversation.failure is not None:
             raise EngineBroken(self._conversation.failure)
@@ -146,6 +151,7 @@ class HostedRuntime:
             self._settled_s = time.monotonic() + _SETTLING_S
             self._take(told)
         self._start_waiting()
+        self._drop_unwanted()
         return self._take_events()
 
     def abort(self, reason: str) -> list[SequenceEvent]:
@@ -183,6 +189,16 @@ class HostedRuntime:
         """What it told last may be older than who runs now, each of whom holds one at least."""
         held = len(self._running) + len(self._aborted) + self._is_settling
         return max(held, self._conversation.iterations.used_blocks) if held else 0
+
+    def _drop_unwanted(self) -> None:
+        """The package would read its files again for whoever still has one, and break where they are gone."""
+        if not self._unwanted:
+            return
+        ended = (sequence for sequence, _, _ in self._aborted.values())
+        held = {each.request.adapter for each in itertools.chain(*self._sequences.values(), ended)}
+        for name in sorted(self._unwanted - held):
+            self._unwanted.remove(name)
+            self._conversation.drop_adapter(name)
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) + len(self._aborted) < self._max_batch_size:
@@ -254,12 +270,12 @@ class HostedRuntime:
         for number in left:
             _, asked = self._running.pop(number)
             self._conversation.abort(asked)
-            self._aborted[number] = asked, time.monotonic()
+            self._aborted[number] = sequence, asked, time.monotonic()
 
     def _forget_lost(self) -> None:
         """An abort that is never confirmed must not hold a slot for ever."""
         now_s = time.monotonic()
-        for number in [number for number, (_, at_s) in self._aborted.items() if now_s - at_s > _LOST_S]:
+        for number in [number for number, (_, _, at_s) in self._aborted.items() if now_s - at_s > _LOST_S]:
             del self._aborted[number]
             _log.warning("%s did not confirm an abort within %.0f s", self._translator.title, _LOST_S)
 

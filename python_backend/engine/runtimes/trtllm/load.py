@@ -71,6 +71,7 @@ def llm_arguments(
             max_tokens=parameters.max_tokens_in_paged_kv_cache,
             free_gpu_memory_fraction=parameters.kv_cache_free_gpu_mem_fraction,
             tokens_per_block=settings.tokens_per_block,
+            host_cache_size=parameters.kv_cache_host_memory_bytes or None,
         ),
         "scheduler_config": llmapi.SchedulerConfig(capacity_scheduler_policy=_policy(parameters, llmapi)),
         "enable_chunked_prefill": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,13 +11,17 @@ from python_backend.engine.report import EngineBroken
 from python_backend.engine.runtimes.hosted.host import Asked, Unreadable
 from python_backend.engine.runtimes.hosted.iterations import Iterations
 from python_backend.engine.runtimes.hosted.news import HostPerf, LogProbRow, News, log_prob_row
+from python_backend.engine.runtimes.vllm.adapters import VllmAdapters
+
+_log = logging.getLogger("inflight.engine")
 
 
 class VllmHost:
     title = "vLLM"
 
-    def __init__(self, llm: Any) -> None:
+    def __init__(self, llm: Any, adapters: VllmAdapters | None = None) -> None:
         self._llm = llm
+        self._adapters = adapters
 
     async def follow(self, asked: Asked) -> AsyncIterator[News]:
         asked.handle = asked.arguments["request_id"]
@@ -32,6 +37,11 @@ class VllmHost:
     async def listen(self, iterations: Iterations, period_s: float) -> None:
         """It is told by `VllmStatistics`, as vLLM hears of them."""
         await asyncio.Event().wait()
+
+    async def drop_adapter(self, name: str) -> None:
+        for number in self._adapters.numbers_of(name) if self._adapters else ():
+            if await self._llm.remove_lora(number):
+                _log.info("vLLM has given back adapter %s", name)
 
     async def failure(self) -> str | None:
         return f"vLLM's core ended: {self._llm.dead_error}" if self._llm.errored else None

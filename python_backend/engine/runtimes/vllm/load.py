@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import os
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from python_backend.engine.host.memory import available_bytes
@@ -15,6 +16,7 @@ from python_backend.engine.runtimes.declaration import Capabilities
 from python_backend.engine.runtimes.hosted.checkpoint import CheckpointFacts, read_checkpoint
 from python_backend.engine.runtimes.hosted.conversation import Conversation
 from python_backend.engine.runtimes.hosted.runtime import HostedRuntime, HostFacts
+from python_backend.engine.runtimes.vllm.adapters import VllmAdapters, adapter_arguments
 from python_backend.engine.runtimes.vllm.host import VllmHost
 from python_backend.engine.runtimes.vllm.statistics import VllmStatistics
 from python_backend.engine.runtimes.vllm.translator import VllmTranslator
@@ -49,13 +51,19 @@ def load_vllm(
     if strangers:
         allowed = "arguments of vLLM's AsyncEngineArgs, as its documentation has them"
         raise refusal("inflight_runtime_options", min(strangers), allowed)
-    llm, conversation = _start(parameters, arguments, api)
+    adapters = None
+    if parameters.inflight_max_adapters and parameters.inflight_adapters_dir:
+        adapters = VllmAdapters(Path(parameters.inflight_adapters_dir), api["LoRARequest"])
+    llm, conversation = _start(parameters, arguments, api, adapters)
     can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
-    translator = VllmTranslator(api, capabilities, can_guide, checkpoint.end_ids)
+    translator = VllmTranslator(api, capabilities, can_guide, checkpoint.end_ids, adapters)
     return HostedRuntime(conversation, translator, _facts(parameters, checkpoint, llm.vllm_config, can_guide))
 
 
 def _refuse_unfit(parameters: EngineParameters) -> None:
+    if kept := parameters.kv_cache_host_memory_bytes:
+        allowed = "0 with vLLM, which has arguments of its own for it (inflight_runtime_options)"
+        raise refusal("kv_cache_host_memory_bytes", str(kept), allowed)
     if parameters.static_batching:
         raise refusal("gpt_model_type", parameters.gpt_model_type, "inflight_fused_batching with vLLM")
 
@@ -84,6 +92,7 @@ def _import_api() -> dict[str, Any]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError
     from vllm.inputs import tokens_input
+    from vllm.lora.request import LoRARequest
     from vllm.platforms import current_platform
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -94,7 +103,7 @@ def _import_api() -> dict[str, Any]:
     if current_platform.is_cpu():
         # Nothing is compiled on a CPU: there need be no compiler.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    named = (*classes, *errors, EngineDeadError, EngineGenerateError, tokens_input)
+    named = (*classes, *errors, EngineDeadError, EngineGenerateError, LoRARequest, tokens_input)
     return {each.__name__: each for each in named}
 
 
@@ -125,6 +134,7 @@ def engine_arguments(
         "enable_logging_iteration_details": True,
         "enable_expert_parallel": parameters.enable_expert_parallel,
         **parameters.parallel_sizes,
+        **adapter_arguments(parameters),
     }
     if parameters.inflight_tokens_per_block:
         arguments["block_size"] = block
@@ -142,7 +152,10 @@ def _cpu_cache_bytes() -> int:
 
 
 def _start(
-    parameters: EngineParameters, arguments: dict[str, Any], api: dict[str, Any]
+    parameters: EngineParameters,
+    arguments: dict[str, Any],
+    api: dict[str, Any],
+    adapters: VllmAdapters | None,
 ) -> tuple[Any, Conversation]:
     loop = asyncio.new_event_loop()
     told: list[VllmStatistics] = []
@@ -150,7 +163,8 @@ def _start(
         llm = loop.run_until_complete(_load(arguments, api, told))
     except (ValueError, TypeError) as error:
         raise InflightError(ErrorKind.UNSUPPORTED, f"vLLM refuses the model: {error}") from error
-    conversation = Conversation(VllmHost(llm), parameters.stats_check_period_ms / 1000, _SILENCE_S, loop)
+    host = VllmHost(llm, adapters)
+    conversation = Conversation(host, parameters.stats_check_period_ms / 1000, _SILENCE_S, loop)
     atexit.register(llm.shutdown)
     atexit.register(conversation.close)  # which runs before
     cache = llm.vllm_config.cache_config

@@ -14,6 +14,7 @@ from python_backend.engine.request import GenerationRequest
 from python_backend.engine.runtimes.declaration import Capabilities, refuse_undone
 from python_backend.engine.runtimes.hosted.host import Unreadable
 from python_backend.engine.runtimes.hosted.sampling import guide_arguments, penalties_of
+from python_backend.engine.runtimes.vllm.adapters import VllmAdapters
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -32,14 +33,25 @@ class VllmTranslator:
         capabilities: Capabilities,
         can_guide: bool,
         end_ids: tuple[int, ...] = (),
+        adapters: VllmAdapters | None = None,
     ) -> None:
         self._api = api
         self._capabilities = capabilities
         self._can_guide = can_guide
         self._end_ids = end_ids
+        self._adapters = adapters
 
     def refuse(self, request: GenerationRequest) -> None:
         refuse_undone(request, self._capabilities, self.title, self._can_guide)
+        if request.adapter and self._adapters is None:
+            raise InflightError(
+                ErrorKind.UNSUPPORTED,
+                f"adapter {request.adapter} is asked for, and vLLM was loaded without places for adapters: "
+                "inflight_max_adapters says how many it is to have",
+                "inflight_adapter",
+            )
+        if request.adapter and self._adapters is not None:
+            self._adapters.request_for(request.adapter)  # raises where there is none
 
     def arguments(self, sequence: Sequence) -> dict[str, Any]:
         request = sequence.request
@@ -47,6 +59,9 @@ class VllmTranslator:
         if request.bad_sequences:
             # Its public field takes texts, which it turns into these.
             params._bad_words_token_ids = [list(word) for word in request.bad_sequences]
+        adapter = None
+        if request.adapter and self._adapters is not None:
+            adapter = self._adapters.request_for(request.adapter)
         return {
             "prompt": self._api["tokens_input"](
                 list(request.prompt_ids), cache_salt=request.cache_salt or None
@@ -54,6 +69,7 @@ class VllmTranslator:
             "sampling_params": params,
             "request_id": f"{sequence.key}.{sequence.index}",
             "priority": int(request.tier),
+            **({} if adapter is None else {"lora_request": adapter}),
         }
 
     def _sampling(self, sequence: Sequence) -> dict[str, Any]:

@@ -3,7 +3,8 @@ import { ApiError, get, path, stream } from "../api.js";
 import { Chart } from "../chart.js";
 import { dollars, rate, time, whole } from "../format.js";
 import { html } from "../html.js";
-import { Badge } from "../parts.js";
+import { Badge, Field } from "../parts.js";
+import { useState } from "../vendor/hooks.js";
 import { LifeBar } from "./life.js";
 
 /**
@@ -74,17 +75,26 @@ export const ask = async (body, signal, changed) => {
   return { ...answer };
 };
 
-/** @param {{ answer: Answer, showCode: (body: object) => void }} props */
-export const AnswerView = ({ answer, showCode }) => html`
+/** `give` hands back what tools found, where the chat can go on with it. @param {{ answer: Answer, showCode: (body: object) => void, give: ((results: string[]) => void) | null }} props */
+export const AnswerView = ({ answer, showCode, give }) => html`
   <article class="answer" aria-busy=${answer.state === "waiting" || answer.state === "streaming"}>
     ${answer.thoughts ? html`<details class="thoughts"><summary>Thoughts</summary><p>${answer.thoughts}</p></details>` : null}
     ${answer.text ? html`<p class="said">${answer.text}</p>` : null}
     ${answer.calls.map((call) => html`<div class="call"><${Badge}>tool call<//> <code>${call.name}</code><pre class="code">${pretty(call.arguments)}</pre></div>`)}
+    ${give && answer.state === "done" && answer.calls.length ? html`<${Results} calls=${answer.calls} give=${give} />` : null}
     ${answer.state === "waiting" ? html`<p class="muted" role="status">Waiting for the first token…</p>` : null}
     ${answer.problem ? html`<p class="problem" role="alert">${answer.problem}</p>` : null}
     ${answer.state === "stopped" ? html`<p class="muted">Stopped.</p>` : null}
     ${answer.tookS != null ? html`<${Facts} answer=${answer} showCode=${showCode} />` : null}
   </article>`;
+
+/** @param {{ calls: Answer["calls"], give: (results: string[]) => void }} props */
+const Results = ({ calls, give }) => {
+  const [given, setGiven] = useState(calls.map(() => ""));
+  return html`<div class="results">${calls.map((call, at) => html`<${Field} label=${`What ${call.name} found`} wide>
+      <textarea rows="2" class="mono" value=${given[at]} onInput=${(/** @type {any} */ event) => setGiven(given.map((each, other) => (other === at ? event.target.value : each)))}></textarea><//>`)}
+    <button type="button" disabled=${given.some((each) => !each.trim())} onClick=${() => give(given)}>Give it back</button></div>`;
+};
 
 /** @param {string} text */
 const pretty = (text) => {
@@ -104,7 +114,7 @@ const Facts = ({ answer, showCode }) => {
   const facts = /** @type {[string, unknown][]} */ ([
     ["first token", time(answer.firstS)],
     ["tokens/s", rate(decodeS && tokens > 1 ? (tokens - 1) / decodeS : null)],
-    ["prompt", usage ? `${whole(usage.prompt_tokens)}${cached ? ` (${whole(cached)} cached)` : ""}` : "–"],
+    ["prompt", usage ? `${whole(usage.prompt_tokens)}${cached == null ? "" : ` (${whole(cached)} cached)`}` : "–"],
     ["answer", usage ? whole(tokens) : "–"],
     ["finish", answer.finish || "–"],
     ["release", answer.release || "–"],

@@ -4,6 +4,7 @@ import { ago, moment } from "../format.js";
 import { html } from "../html.js";
 import { Badge, Button, Card, Choice, Confirm, Copy, Dialog, Field, Problem, Table, useLoaded, Waiting } from "../parts.js";
 import { useState } from "../vendor/hooks.js";
+import { EditLimits } from "./limits.js";
 
 /** @typedef {import("../types").Key} Key */
 /** @typedef {import("../types").User} User */
@@ -16,10 +17,12 @@ export const Keys = ({ tenant, session }) => {
   const where = path`/admin/tenants/${tenant.id}/keys`;
   const { value, problem, again } = useLoaded(async () => {
     const users = may("user.read") ? (await get(path`/admin/tenants/${tenant.id}/users`)).data : [session.user];
-    return { keys: /** @type {Key[]} */ ((await get(where)).data), users: /** @type {User[]} */ (users) };
+    const limits = may("limits.read") ? await get(path`/admin/tenants/${tenant.id}/limits`) : {};
+    return { keys: /** @type {Key[]} */ ((await get(where)).data), users: /** @type {User[]} */ (users), limits: /** @type {Record<string, import("../types").Limits>} */ (limits) };
   }, []);
   const [making, setMaking] = useState(false);
   const [shown, setShown] = useState(/** @type {Key | null} */ (null));
+  const [limiting, setLimiting] = useState(/** @type {Key | null} */ (null));
   const [ending, setEnding] = useState(/** @type {Key | null} */ (null));
   if (!value) return html`<${Waiting} problem=${problem} />`;
   const names = Object.fromEntries(value.users.map((each) => [each.id, each.name]));
@@ -38,7 +41,7 @@ export const Keys = ({ tenant, session }) => {
     { title: "Models", cell: (row) => row.models?.join(", ") ?? "all" },
     { title: "Made", cell: (row) => html`<span class="one" title=${moment(row.created_s)}>${ago(row.created_s)}</span>` },
     { title: "State", cell: (row) => state(row) },
-    { title: "", cell: (row) => (writes && row.revoked_s == null ? html`<span class="row"><${Button} act=${() => rotate(row)}>Rotate<//>
+    { title: "", cell: (row) => (writes && row.revoked_s == null ? html`<span class="row">${may("limits.write_key") ? html`<button type="button" aria-label=${`Limits of ${row.name}`} onClick=${() => setLimiting(row)}>Limits…</button>` : null}<${Button} act=${() => rotate(row)}>Rotate<//>
       <button type="button" aria-label=${`Revoke ${row.name}`} onClick=${() => setEnding(row)}>Revoke…</button></span>` : null) },
   ];
   return html`<${Card} title="Keys" aside=${writes ? html`<button type="button" class="primary" onClick=${() => setMaking(true)}>New key…</button>` : null}>
@@ -46,6 +49,8 @@ export const Keys = ({ tenant, session }) => {
     ${making ? html`<${NewKey} where=${where} users=${value.users} close=${() => setMaking(false)} done=${async (/** @type {Key} */ key) => { setMaking(false); setShown(key); await again(); }} />` : null}
     ${shown ? html`<${Dialog} title=${`The key ${shown.name}`} close=${() => setShown(null)}><p>It is shown this once. Keep it where nobody else reads it.</p>
       <pre class="code secret" tabindex="0">${shown.key}</pre><div class="row end"><${Copy} text=${shown.key ?? ""} /></div><//>` : null}
+    ${limiting ? html`<${Dialog} title=${`Limits of ${limiting.name}`} close=${() => setLimiting(null)}>
+      <${EditLimits} ofKey own=${value.limits[limiting.id] ?? {}} where=${`${where}/${encodeURIComponent(limiting.id)}/limits`} done=${async () => { setLimiting(null); await again(); }} /><//>` : null}
     ${ending ? html`<${Confirm} title=${`Revoke ${ending.name}`} verb="Revoke" close=${() => setEnding(null)} act=${async () => { await call("DELETE", `${where}/${encodeURIComponent(ending.id)}`); await again(); }}><p>It stops working at once, and for good.</p><//>` : null}<//>`;
 };
 

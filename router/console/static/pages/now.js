@@ -1,11 +1,12 @@
 // What the router does at this moment, once a second.
 import { get } from "../api.js";
 import { Chart } from "../chart.js";
-import { ago, bytes, percent, rate, span, time, whole } from "../format.js";
+import { bytes, percent, rate, span, time, whole } from "../format.js";
 import { html } from "../html.js";
-import { Badge, Card, Meter, Problem, Stat, Table, useLoaded, Waiting } from "../parts.js";
+import { Badge, Card, Meter, Problem, Stat, Table, Waiting } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.js";
 import { stageName } from "./life.js";
+import { Tuner } from "./tuner.js";
 
 /** @typedef {import("../types").Now} NowTold */
 /** @typedef {import("../types").Point} Point */
@@ -163,16 +164,3 @@ const TROUBLES = [
   { title: "At", cell: (row) => html`<code>${row.route}</code>` },
   { title: "Count", number: true, cell: (row) => whole(row.count) },
 ];
-
-const Tuner = () => {
-  const { value, problem } = useLoaded(async () => (await get("/admin/tuning")).data, [], 10_000);
-  /** @type {import("../types").Tuning[]} */
-  const models = value ?? [];
-  const said = models.flatMap((each) => [...each.engines, ...each.standing]);
-  return html`<${Card} title="What the tuner decided, and why">
-    <${Problem} problem=${problem} />
-    ${said.length
-      ? html`<ul class="said">${said.map((each) => html`<li><b>${each.model}@${each.version}</b> <span class="muted">${each.triton_model} · ${ago(each.at_s)}</span><br />${each.sentence}</li>`)}</ul>`
-      : html`<p class="muted">Nothing: without objectives nothing is tuned.</p>`}
-  <//>`;
-};

@@ -4,27 +4,38 @@ import { percent, time, whole } from "../format.js";
 import { html } from "../html.js";
 import { Badge, Button, Card, Dialog, Field, Problem, Table, useLoaded, Waiting } from "../parts.js";
 import { useState } from "../vendor/hooks.js";
+import { Tuner } from "./tuner.js";
+import { WhatIf } from "./what_if.js";
 
 /** @typedef {import("../types").ObjectivesOfModel} ObjectivesOfModel */
 /** @typedef {import("../types").Standing} Standing */
 
 const METRICS = /** @type {Record<string, string>} */ ({ first_token: "First token", inter_token: "Between tokens", end_to_end: "End to end" });
 
-export const Objectives = () => {
+/** @param {{ rest: string[] }} props */
+export const Objectives = ({ rest }) => {
   const { value, problem, again } = useLoaded(async () => (await get("/admin/objectives")).data, [], 5000);
   const [setting, setSetting] = useState(/** @type {{ model: ObjectivesOfModel, tier: string } | null} */ (null));
   if (!value) return html`<${Waiting} problem=${problem} />`;
   /** @type {ObjectivesOfModel[]} */
   const models = value;
+  const texts = models.filter((model) => model.kind !== "embeddings" && model.kind !== "tensors").map((model) => model.model);
+  const simulates = may("simulation.run") && texts.length > 0, asked = rest[0] === "what-if" && simulates;
   return html`<div class="title"><h1>Objectives</h1><p class="muted">what 95 of 100 requests are to keep, and kept in the last 5 minutes over all routers</p></div>
+    ${simulates ? html`<nav class="tabs" aria-label="Objectives"><a href="#/objectives" aria-current=${asked ? undefined : "page"}>Set and kept</a>
+      <a href="#/objectives/what-if" aria-current=${asked ? "page" : undefined}>What if</a></nav>` : null}
     <${Problem} problem=${problem} />
-    ${models.map((model) => html`<${Card} key=${model.model} title=${model.model} aside=${html`<span class="muted">${model.kind ?? ""}</span>`}>
-      <${Table} label=${`Objectives of ${model.model}`} rows=${rowsOf(model)} columns=${columns((tier) => setSetting({ model, tier }))} /><//>`)}
-    <${Card} title="What follows from them">
-      <p>A request whose first token would be too late is refused at once. Steps and batches are as large as the tightest objective between tokens allows. Queue delays are tuned by measurement: see <a href="#/now">Now</a> for what was decided and why.</p>
-      <p class="muted">To try a policy or an objective on a trace before it serves anybody: <code>inflight simulate --trace FILE --slo standard=ttft:500ms --policy objectives,first-come</code></p><//>
-    ${setting ? html`<${SetObjective} ...${setting} close=${() => setSetting(null)} done=${again} />` : null}`;
+    ${asked ? html`<${WhatIf} key=${rest.join("/")} models=${texts} rest=${rest.slice(1)} />` : html`<${Standings} models=${models} set=${(/** @type {ObjectivesOfModel} */ model, /** @type {string} */ tier) => setSetting({ model, tier })} />`}
+    ${setting ? html`<${SetObjective} ...${setting} simulates=${simulates} close=${() => setSetting(null)} done=${again} />` : null}`;
 };
+
+/** @param {{ models: ObjectivesOfModel[], set: (model: ObjectivesOfModel, tier: string) => void }} props */
+const Standings = ({ models, set }) => html`
+    ${models.map((model) => html`<${Card} key=${model.model} title=${model.model} aside=${html`<span class="muted">${model.kind ?? ""}</span>`}>
+      <${Table} label=${`Objectives of ${model.model}`} rows=${rowsOf(model)} columns=${columns((tier) => set(model, tier))} /><//>`)}
+    <${Card} title="What follows from them">
+      <p>A request whose first token would be too late is refused at once. Steps and batches are as large as the tightest objective between tokens allows. Queue delays are tuned by measurement: see <a href="#/now">Now</a> for what was decided and why.</p><//>
+    <${Tuner} />`;
 
 /** @typedef {Standing & { tier: string, metric: string, first: boolean, asked: boolean }} Row */
 
@@ -47,8 +58,8 @@ const columns = (set) => [
   { title: "", cell: (row) => (row.first && may("objective.write") ? html`<button type="button" aria-label=${`Set the objective of ${row.tier}`} onClick=${() => set(row.tier)}>${row.asked ? "Change…" : "Set…"}</button>` : null) },
 ];
 
-/** @param {{ model: ObjectivesOfModel, tier: string, close: () => void, done: () => Promise<void> }} props */
-const SetObjective = ({ model, tier, close, done }) => {
+/** @param {{ model: ObjectivesOfModel, tier: string, simulates: boolean, close: () => void, done: () => Promise<void> }} props */
+const SetObjective = ({ model, tier, simulates, close, done }) => {
   const known = model.tiers[tier] ?? {};
   const [given, setGiven] = useState(() => Object.fromEntries(Object.entries(known).map(([metric, each]) => [metric, each.objective_s == null ? "" : String(each.objective_s * 1e3)])));
   const where = path`/admin/objectives/${model.model}/${tier}`;
@@ -58,10 +69,15 @@ const SetObjective = ({ model, tier, close, done }) => {
     await done();
     close();
   };
+  const tryIt = () => {
+    close();
+    location.hash = path`#/objectives/what-if/${model.model}/${tier}/${given.first_token}/${given.inter_token}`;
+  };
   return html`<${Dialog} title=${`${model.model}, ${tier}`} close=${close}>
     <div class="fields">${Object.entries(known).map(([metric, each]) => html`<${Field} key=${metric} label=${`${METRICS[metric]}, ms`} hint=${each.p95_s == null ? "nothing measured" : `p95 is ${time(each.p95_s)} now`}>
       <input inputmode="decimal" placeholder="none" value=${given[metric]} onInput=${(/** @type {any} */ event) => setGiven({ ...given, [metric]: event.target.value })} /><//>`)}</div>
     <p class="muted">Routers apply it within a second. Set below what a single request takes, nearly everything is refused.</p>
-    <div class="row end"><button type="button" onClick=${close}>Cancel</button><${Button} tone="primary" act=${save}>Save<//></div>
+    <div class="row end">${simulates && "first_token" in known ? html`<button type="button" class="quiet" onClick=${tryIt}>What if?</button>` : null}
+      <button type="button" onClick=${close}>Cancel</button><${Button} tone="primary" act=${save}>Save<//></div>
   <//>`;
 };

@@ -7,7 +7,7 @@ import { ask, AnswerView, emptyAnswer } from "./answer.js";
 import { AsCode } from "./as_code.js";
 
 /** @typedef {import("./answer.js").Answer} Answer */
-/** @typedef {{ said: string, image: string, answers: Answer[] }} Turn */
+/** @typedef {{ said: string, image: string, results: string[], answers: Answer[] }} Turn what was said, or what tools found */
 
 const TOOLS = `[{"type": "function", "function": {"name": "get_weather",
   "description": "The weather of a city now",
@@ -48,18 +48,20 @@ const bodyOf = (model, given, messages) => {
   return body;
 };
 
-/** @param {Turn[]} turns @param {number} column @param {Given} given @param {string} said @param {string} image */
-const messagesOf = (turns, column, given, said, image) => {
-  /** @param {string} text @param {string} picture */
-  const user = (text, picture) => ({
-    role: "user",
-    content: picture ? [{ type: "text", text }, { type: "image_url", image_url: { url: picture } }] : text,
+/** @param {Turn[]} turns @param {number} column @param {Given} given @param {Pick<Turn, "said" | "image" | "results">} next */
+const messagesOf = (turns, column, given, next) => {
+  /** @param {Pick<Turn, "said" | "image" | "results">} turn @param {Answer | undefined} asking @returns {object[]} */
+  const asked = ({ said, image, results }, asking) => {
+    if (results.length) return results.map((content, at) => ({ role: "tool", tool_call_id: asking?.calls[at]?.id, content }));
+    return [{ role: "user", content: image ? [{ type: "text", text: said }, { type: "image_url", image_url: { url: image } }] : said }];
+  };
+  const before = turns.flatMap((turn, at) => {
+    const answer = turn.answers[column];
+    if (!answer?.text && !answer?.calls.length) return [];
+    const calls = answer.calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
+    return [...asked(turn, turns[at - 1]?.answers[column]), { role: "assistant", content: answer.text || null, ...(calls.length ? { tool_calls: calls } : {}) }];
   });
-  const before = turns.flatMap((turn) => {
-    const text = turn.answers[column]?.text;
-    return text ? [user(turn.said, turn.image), { role: "assistant", content: text }] : [];
-  });
-  return [...(given.system.trim() ? [{ role: "system", content: given.system }] : []), ...before, user(said, image)];
+  return [...(given.system.trim() ? [{ role: "system", content: given.system }] : []), ...before, ...asked(next, turns.at(-1)?.answers[column])];
 };
 
 export const Playground = () => {
@@ -78,11 +80,11 @@ export const Playground = () => {
   if (!models) return html`<${Waiting} problem=${problem} />`;
   if (!models.length) return html`<p class="muted">No model that chats is served.</p>`;
 
-  /** @param {string} said @param {string} image */
-  const send = async (said, image) => {
+  /** @param {string} said @param {string} image @param {string[]} [results] */
+  const send = async (said, image, results = []) => {
     let bodies;
     try {
-      bodies = chosen.map((model, column) => bodyOf(model, given, messagesOf(turns, column, given, said, image)));
+      bodies = chosen.map((model, column) => bodyOf(model, given, messagesOf(turns, column, given, { said, image, results })));
     } catch (error) {
       setWrong(error);
       return false;
@@ -90,7 +92,7 @@ export const Playground = () => {
     setWrong(null);
     const controller = new AbortController(), at = turns.length;
     setRunning(controller);
-    setTurns([...turns, { said, image, answers: bodies.map(emptyAnswer) }]);
+    setTurns([...turns, { said, image, results, answers: bodies.map(emptyAnswer) }]);
     /** @param {number} column @param {Answer} answer */
     const put = (column, answer) =>
       setTurns((now) => now.map((turn, number) =>
@@ -109,10 +111,11 @@ export const Playground = () => {
           ${turns.length ? null : html`<div class="hello"><h2>Ask a model</h2>
             <p class="muted">Each answer shows its life: queue, prefill, the time of every token, what was cached, what it cost and who computed it.</p></div>`}
           ${turns.map((turn, at) => html`<div class="turn" key=${at}>
-            <div class="asked">${turn.image ? html`<img src=${turn.image} alt="What was sent" />` : null}<p>${turn.said}</p></div>
+            <div class="asked">${turn.results.map((each) => html`<p><span class="muted">tool: </span>${each}</p>`)}${turn.image ? html`<img src=${turn.image} alt="What was sent" />` : null}${turn.said ? html`<p>${turn.said}</p>` : null}</div>
             <div class="answers">${turn.answers.map((answer, column) => html`<div>
               ${turn.answers.length > 1 ? html`<h3>${/** @type {any} */ (answer.body).model}</h3>` : null}
-              <${AnswerView} answer=${answer} showCode=${setCode} /></div>`)}</div>
+              <${AnswerView} answer=${answer} showCode=${setCode}
+                give=${at === turns.length - 1 && chosen.length === 1 && !running ? (/** @type {string[]} */ results) => send("", "", results) : null} /></div>`)}</div>
           </div>`)}
           <div ref=${end}></div>
         </div>
@@ -195,6 +198,7 @@ const Composer = ({ send, running, sees }) => {
     <textarea id="said" rows="2" placeholder="Ask something. Enter sends, Shift+Enter is a new line." value=${said}
       onInput=${(/** @type {any} */ event) => setSaid(event.target.value)}
       onKeyDown=${(/** @type {KeyboardEvent} */ event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && submit(event)}></textarea>
+    ${image ? html`<button type="button" class="quiet picked" onClick=${() => setImage("")} aria-label="Do not send the image"><img src=${image} alt="" />✕</button>` : null}
     ${sees ? html`<label class="button quiet">Image<input class="sr" type="file" accept="image/*" onChange=${pick} /></label>` : null}
     ${running
       ? html`<button type="button" class="danger" onClick=${() => running.abort()}>Stop</button>`

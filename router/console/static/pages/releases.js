@@ -4,6 +4,7 @@ import { ago, bytes, moment, percent, span, time, whole } from "../format.js";
 import { html } from "../html.js";
 import { Badge, Button, Card, Choice, Confirm, Dialog, Field, Problem, Table, useLoaded, Waiting } from "../parts.js";
 import { useState } from "../vendor/hooks.js";
+import { AddRelease, Additions } from "./additions.js";
 
 /** @typedef {import("../types").Release} Release */
 /** @typedef {import("../types").ReleasedModel} ReleasedModel */
@@ -18,7 +19,7 @@ export const Releases = ({ rest }) => {
   }, []);
   if (!value) return html`<${Waiting} problem=${problem} />`;
   const model = value.includes(rest[0]) ? rest[0] : value[0];
-  if (!model) return html`<p class="muted">There are no releases.</p>`;
+  if (!model) return html`<h1>Releases</h1><p class="muted">There are no releases.</p>`;
   return html`<div class="title"><h1>Releases</h1>
       ${value.length > 1 ? html`<${Choice} label="Model" value=${model} options=${value} change=${(/** @type {string} */ name) => { location.hash = `#/releases/${encodeURIComponent(name)}`; }} />` : html`<p class="muted">${model}</p>`}</div>
     <${ModelReleases} key=${model} model=${model} changed=${again} />`;
@@ -39,6 +40,7 @@ const ModelReleases = ({ model, changed }) => {
     };
   }, [model], 2000);
   const [asking, setAsking] = useState(/** @type {{ what: string, release?: Release } | null} */ (null));
+  const [turn, setTurn] = useState(0);
   if (!value) return html`<${Waiting} problem=${problem} />`;
   const found = value.model, rollout = found.rollout, writes = may("release.write");
   /** @param {string} what @param {object} [body] */
@@ -51,13 +53,15 @@ const ModelReleases = ({ model, changed }) => {
   return html`
     <${Problem} problem=${problem} />
     ${rollout ? html`<${Canary} rollout=${rollout} act=${act} ask=${(/** @type {string} */ what) => setAsking({ what })} writes=${writes} />` : null}
-    <${Card} title="Releases" aside=${html`<span class="muted">sticky by ${found.split?.sticky ?? "nothing"}</span>`}>
+    <${Card} title="Releases" aside=${html`<span class="muted">sticky by ${found.split?.sticky ?? "nothing"}</span>
+      ${writes ? html`<button type="button" class="primary" onClick=${() => setAsking({ what: "add" })}>Add a release…</button>` : null}`}>
       <${Table} label=${`Releases of ${model}`} rows=${found.releases} keyOf=${(/** @type {Release} */ each) => each.release}
         columns=${columns(writes, rollout, found, (what, release) => setAsking({ what, release }), act)} />
-      <p class="muted small">A new release is added where its files are: <code>inflight release add ${model} PATH</code></p>
     <//>
+    <${Additions} turn=${turn} done=${changed} />
     <${Diff} releases=${found.releases} model=${model} />
     <${Timeline} events=${value.events} rollouts=${value.rollouts} />
+    ${asking?.what === "add" ? html`<${AddRelease} model=${model} close=${close} done=${() => setTurn(turn + 1)} />` : null}
     ${asking?.what === "canary" && asking.release ? html`<${NewCanary} release=${asking.release} close=${close} act=${act} />` : null}
     ${asking?.what === "promote" ? html`<${Confirm} title=${`Promote ${asking.release?.release ?? `${model}@${rollout?.canary}`}`} verb="Promote" tone="primary" reason close=${close}
       act=${(/** @type {string} */ reason) => act("promote", asking.release ? { version: asking.release.version, reason } : { reason })}><p>It gets all requests at once.</p><//>` : null}
@@ -67,6 +71,8 @@ const ModelReleases = ({ model, changed }) => {
 
 /** @param {Release} release */
 const tone = (release) => (release.state === "ready" ? "good" : release.state === "failed" ? "bad" : release.state === "loading" ? "warn" : "");
+
+const REST = ["ready", "added", "unloaded"]; // from these a canary begins: it is loaded where it is not
 
 /**
  * @param {boolean} writes @param {Rollout | null} rollout @param {ReleasedModel} found
@@ -82,13 +88,16 @@ const columns = (writes, rollout, found, ask, act) => [
   { title: "Since", cell: (row) => ago(row.since_s) },
   { title: "Notes", cell: (row) => row.notes },
   { title: "", cell: (row) => (writes ? html`<span class="row">
-      ${row.state === "ready" && row.share < 1 && !rollout && row.role !== "stable" ? html`<button type="button" onClick=${() => ask("canary", row)}>Canary…</button>` : null}
-      ${row.state === "ready" && row.share < 1 && row.role !== "stable" ? html`<button type="button" onClick=${() => ask("promote", row)}>Promote…</button>` : null}
+      ${found.split && REST.includes(row.state) && !row.share && !rollout && row.role !== "stable" ? html`<button type="button" onClick=${() => ask("canary", row)}>Canary…</button>` : null}
+      ${(row.state === "ready" || !found.split) && row.share < 1 && row.role !== "stable" ? html`<button type="button" onClick=${() => ask("promote", row)}>Promote…</button>` : null}
       ${row.role === "stable" && !rollout && found.split?.standby != null ? html`<button type="button" onClick=${() => ask("rollback")}>Roll back…</button>` : null}
       ${!row.wanted ? html`<${Button} act=${() => act(path`versions/${row.version}/load`)}>Load<//>` : null}
       ${row.wanted && !row.share && row.role === "" ? html`<${Button} act=${() => act(path`versions/${row.version}/unload`)}>Unload<//>` : null}
     </span>` : null) },
 ];
+
+/** @param {string} words */
+const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1) + (/[.!?]$/.test(words) ? "" : ".");
 
 /** @param {{ rollout: Rollout, act: (what: string) => Promise<void>, ask: (what: string) => void, writes: boolean }} props */
 const Canary = ({ rollout, act, ask, writes }) => {
@@ -102,7 +111,7 @@ const Canary = ({ rollout, act, ask, writes }) => {
       <li class=${progress.step < 0 ? "here" : "done"}>before traffic</li>
       ${plan.weights.map((weight, at) => html`<li class=${at < progress.step ? "done" : at === progress.step ? "here" : ""} aria-current=${at === progress.step ? "step" : undefined}>${percent(weight)}</li>`)}
     </ol>
-    <p>${rollout.reason || "Nothing is known of it yet."}
+    <p>${sentence(rollout.reason || "nothing is known of it yet")}
       <span class="muted"> Since ${span(Math.max(Date.now() / 1e3 - progress.step_began_s, 0))} in this step, which lasts ${span(plan.min_duration_s)} and ${whole(plan.min_requests)} requests at least.</span></p>
     ${figures.before_traffic?.line ? html`<p class="muted">${figures.before_traffic.line}</p>` : null}
     ${figures.canary && figures.stable ? html`<${Table} label="Arms" rows=${[{ role: "canary", ...figures.canary }, { role: "stable", ...figures.stable }]} columns=${ARMS} />` : null}
@@ -134,9 +143,10 @@ const NewCanary = ({ release, close, act }) => {
   const [weights, setWeights] = useState("1, 5, 25, 100");
   const [requests, setRequests] = useState("20");
   const [seconds, setSeconds] = useState("60");
+  const [slower, setSlower] = useState("");
   const begin = async () => {
     const parts = weights.split(/[,\s]+/).filter(Boolean).map((each) => Number(each) / 100);
-    await act("canary", { version: release.version, weights: parts, min_requests: Number(requests), min_duration_s: Number(seconds) });
+    await act("canary", { version: release.version, weights: parts, min_requests: Number(requests), min_duration_s: Number(seconds), ...(slower.trim() ? { accept_slower: Number(slower) } : {}) });
     close();
   };
   /** @param {(value: string) => void} set */
@@ -146,6 +156,7 @@ const NewCanary = ({ release, close, act }) => {
       <${Field} label="Steps, % of the traffic" wide><input value=${weights} onInput=${into(setWeights)} /><//>
       <${Field} label="Requests each, at least"><input inputmode="numeric" value=${requests} onInput=${into(setRequests)} /><//>
       <${Field} label="Seconds each, at least"><input inputmode="numeric" value=${seconds} onInput=${into(setSeconds)} /><//>
+      <${Field} label="Times as slow, at most"><input inputmode="decimal" placeholder="as is set" value=${slower} onInput=${into(setSlower)} /><//>
     </div>
     <p class="muted">It is compared with the stable release at every step, and rolled back when it is shown to be worse.</p>
     <div class="row end"><button type="button" onClick=${close}>Cancel</button><${Button} tone="primary" act=${begin}>Begin<//></div>

@@ -1,8 +1,8 @@
 // The last requests, and how one of them went.
-import { get, path } from "../api.js";
+import { get, may, path } from "../api.js";
 import { clock, dollars, download, csv, moment, percent, time, whole } from "../format.js";
 import { html } from "../html.js";
-import { Badge, Card, Choice, Field, Problem, Stat, Table, useLoaded, Waiting } from "../parts.js";
+import { Badge, Button, Card, Choice, Field, Problem, Stat, Table, useLoaded, Waiting } from "../parts.js";
 import { useState } from "../vendor/hooks.js";
 import { Waterfall } from "./life.js";
 
@@ -20,6 +20,7 @@ const List = () => {
   if (wanted.tenant) query.set("tenant", wanted.tenant);
   if (wanted.model) query.set("model", wanted.model);
   if (wanted.show === "failed") query.set("failed", "true");
+  else if (wanted.show !== "all") query.set("status", wanted.show);
   if (Number(wanted.slower) > 0) query.set("slower_than_ms", wanted.slower);
   const { value, problem } = useLoaded(async () => (await get(`/admin/requests?${query}`)).data, [query.toString()], 3000);
   /** @type {RequestSummary[]} */
@@ -28,11 +29,11 @@ const List = () => {
   const input = (name) => ({ value: wanted[name], onInput: (/** @type {any} */ event) => setWanted({ ...wanted, [name]: event.target.value.trim() }) });
   const save = () => download("requests.csv", csv(["id", "at", "tenant", "model", "release", "tier", "status", "outcome", "prompt_tokens", "cached_tokens", "completion_tokens", "first_token_ms", "total_ms", "cost_microdollars"],
     rows.map((row) => [row.id, new Date(row.at_s * 1e3).toISOString(), row.tenant, row.model, row.release, row.tier, row.status, row.outcome, row.prompt_tokens, row.cached_tokens, row.completion_tokens, row.first_token_ms, row.total_ms, row.cost_microdollars])));
-  return html`<div class="title"><h1>Requests</h1><p class="muted">the last that this router answered; never any text of them</p></div>
+  return html`<div class="title"><h1>Requests</h1><p class="muted">the last that this router answered</p></div>
     <form class="filters" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <${Field} label="Tenant"><input placeholder="all" ...${input("tenant")} /><//>
       <${Field} label="Model"><input placeholder="all" ...${input("model")} /><//>
-      <${Field} label="Show"><${Choice} value=${wanted.show} options=${[["all", "all"], ["failed", "refused and failed"]]} change=${(/** @type {string} */ show) => setWanted({ ...wanted, show })} /><//>
+      <${Field} label="Status"><${Choice} value=${wanted.show} options=${[["all", "all"], ["failed", "refused and failed"], ["200", "200"], ["400", "400"], ["429", "429"], ["499", "499"], ["503", "503"]]} change=${(/** @type {string} */ show) => setWanted({ ...wanted, show })} /><//>
       <${Field} label="Slower than, ms"><input inputmode="numeric" placeholder="0" ...${input("slower")} /><//>
       <button type="button" onClick=${save} disabled=${!rows.length}>CSV</button>
     </form>
@@ -78,6 +79,17 @@ const One = ({ id }) => {
     </dl>
     <${Card} title="Waterfall">${request.stages.length ? html`<${Waterfall} request=${request} />` : html`<p class="muted">It was refused before its first stage ended.</p>`}
       ${request.stages.length && !request.steps.length ? html`<p class="muted small">The engine's steps are known of traced requests: those of the playground, and those with a sampled <code>traceparent</code> and <code>tracestate: inflight=steps</code>.</p>` : null}<//>
+    ${may("request.read_content") ? html`<${Content} id=${id} />` : null}
     <${Card} title="About it"><dl class="pairs">${about.map(([name, own]) => html`<div><dt>${name}</dt><dd>${own}</dd></div>`)}</dl>
       ${request.attempts.length ? html`<${Table} label="Attempts" rows=${request.attempts} columns=${[{ title: "Attempt at", cell: (/** @type {any} */ row) => time(row.at_ms / 1e3) }, { title: "Replica", cell: (/** @type {any} */ row) => row["inflight.replica"] }, { title: "Ended", cell: (/** @type {any} */ row) => row["error.type"] ?? "answered" }]} />` : null}<//>`;
+};
+
+/** What people wrote is shown to who may read it, when they ask for it. @param {{ id: string }} props */
+const Content = ({ id }) => {
+  const [found, setFound] = useState(/** @type {{ prompts: string[], answers: string[] } | null} */ (null));
+  const load = async () => setFound(await get(path`/admin/requests/${id}/content`));
+  return html`<${Card} title="Stored content" aside=${found ? null : html`<${Button} act=${load}>Show it<//>`}>
+    ${found
+      ? html`${found.prompts.map((text) => html`<h3>Prompt</h3><pre class="code" tabindex="0">${text}</pre>`)}${found.answers.map((text) => html`<h3>Answer</h3><pre class="code" tabindex="0">${text}</pre>`)}`
+      : html`<p class="muted">Kept, redacted, where the operator has set <code>prompt_log_dir</code>. Whoever looks is in the audit log.</p>`}<//>`;
 };

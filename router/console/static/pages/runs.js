@@ -1,9 +1,12 @@
-// A load test's results.json, opened in the browser; nothing of it is sent anywhere.
+// The figures of a load test or of faults on purpose, opened in the browser; nothing of them is sent anywhere.
 import { Chart } from "../chart.js";
 import { csv, download, percent, rate, span, time, whole } from "../format.js";
 import { html } from "../html.js";
 import { Card, Problem, Stat, Table } from "../parts.js";
 import { useMemo, useState } from "../vendor/hooks.js";
+import { ChaosView, readChaos } from "./chaos.js";
+
+/** @typedef {import("./chaos.js").ChaosRun} ChaosRun */
 
 /**
  * @typedef {{ kind: string, tenant: string, tier: string, model: string, release: string, error: string, at_s: number, status: number,
@@ -15,10 +18,11 @@ import { useMemo, useState } from "../vendor/hooks.js";
 
 const WORDS = 6;
 
-/** Raises what is wrong with the file. @param {string} text @returns {Run} */
+/** Raises what is wrong with the file. @param {string} text @returns {Run | ChaosRun} */
 const readRun = (text) => {
   const told = JSON.parse(text);
-  if (told.version !== 1 || !Array.isArray(told.columns) || !Array.isArray(told.requests)) throw new Error("not a results.json of `inflight loadtest`, version 1");
+  if (told.kind === "chaos") return readChaos(told);
+  if (told.version !== 1 || !Array.isArray(told.columns) || !Array.isArray(told.requests)) throw new Error("not a results.json of `inflight loadtest` nor a chaos.json of `inflight chaos`, version 1");
   const results = told.requests.map((/** @type {any[]} */ row) =>
     Object.fromEntries(told.columns.map((/** @type {string} */ name, /** @type {number} */ at) => [name, at < WORDS ? String(told.words[row[at]]) : row[at]])));
   return { name: String(told.name), began_at: String(told.began_at), duration_s: Number(told.duration_s), about: told.about ?? {}, slo: told.slo ?? {}, results, samples: told.samples ?? [] };
@@ -42,7 +46,7 @@ const isGood = (run, each) => {
 };
 
 export const Runs = () => {
-  const [runs, setRuns] = useState(/** @type {Run[]} */ ([]));
+  const [runs, setRuns] = useState(/** @type {(Run | ChaosRun)[]} */ ([]));
   const [problem, setProblem] = useState(/** @type {unknown} */ (null));
   const [over, setOver] = useState(false);
   /** @param {FileList | null | undefined} files */
@@ -60,9 +64,9 @@ export const Runs = () => {
     <label class=${over ? "drop over" : "drop"} onDragOver=${(/** @type {Event} */ event) => { event.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)}
       onDrop=${(/** @type {any} */ event) => { event.preventDefault(); setOver(false); open(event.dataTransfer.files); }}>
       <input class="sr" type="file" accept=".json,application/json" multiple onChange=${(/** @type {any} */ event) => open(event.target.files)} />
-      <b>Drop a results.json here, or choose one</b><span class="muted">as <code>inflight loadtest run</code> writes it beside its report; several are shown below each other</span></label>
+      <b>Drop a results.json or chaos.json here, or choose one</b><span class="muted">as <code>inflight loadtest run</code> and <code>inflight chaos</code> write them beside their reports; several are shown below each other. Drag in a plot to zoom, double-click for all of it</span></label>
     <${Problem} problem=${problem} />
-    ${runs.map((run, at) => html`<${RunView} key=${runs.length - at} run=${run} />`)}`;
+    ${runs.map((run, at) => html`<${"episodes" in run ? ChaosView : RunView} key=${runs.length - at} run=${run} />`)}`;
 };
 
 /** @param {{ run: Run }} props */

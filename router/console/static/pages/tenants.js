@@ -7,7 +7,7 @@ import { moment } from "../format.js";
 import { Audit } from "./audit.js";
 import { Keys } from "./keys.js";
 import { TenantLimits } from "./limits.js";
-import { Prices, UsageOf } from "./usage.js";
+import { Everyone, Prices, UsageOf } from "./usage.js";
 
 /** @typedef {import("../types").Tenant} Tenant */
 /** @typedef {import("../types").Session} Session */
@@ -21,6 +21,7 @@ export const Tenants = ({ rest, session }) => {
   const tenants = value.filter((/** @type {Tenant} */ each) => !each.deleted_s);
   const tenant = tenants.find((each) => each.id === rest[0]) ?? tenants.find((each) => each.id === session.tenant.id) ?? tenants[0];
   const views = /** @type {[string, string, boolean, unknown][]} */ ([
+    ["all", "All tenants", sees && may("now.read"), Everyone],
     ["usage", "Usage", session.scopes.includes("usage:read"), UsageOf],
     ["keys", "Keys", may("key.read") || may("key.read_own"), Keys],
     ["users", "Users", may("user.read"), Users],

@@ -3,7 +3,7 @@ import { call, get, may, path } from "../api.js";
 import { Chart } from "../chart.js";
 import { csv, dollars, download, whole } from "../format.js";
 import { html } from "../html.js";
-import { Button, Card, Choice, Field, Problem, Stat, Table, useLoaded, Waiting } from "../parts.js";
+import { Badge, Button, Card, Choice, Field, Problem, Stat, Table, useLoaded, Waiting } from "../parts.js";
 import { useState } from "../vendor/hooks.js";
 
 /** @typedef {import("../types").Usage} Usage */
@@ -50,6 +50,28 @@ export const UsageOf = ({ tenant, session }) => {
       { title: "Day", cell: (/** @type {Usage} */ row) => row.day }, { title: by, cell: group }, { title: "Requests", number: true, cell: (/** @type {Usage} */ row) => whole(row.requests) },
       { title: "Read", number: true, cell: (/** @type {Usage} */ row) => whole(row.prompt_tokens) }, { title: "Cached", number: true, cell: (/** @type {Usage} */ row) => whole(row.cached_tokens) },
       { title: "Written", number: true, cell: (/** @type {Usage} */ row) => whole(row.completion_tokens) }, { title: "Cost", number: true, cell: (/** @type {Usage} */ row) => dollars(row.cost_microdollars) }]} /><//>`;
+};
+
+/** Who uses how much, this month and now; who takes more than their share of what others want is named. */
+export const Everyone = () => {
+  const { value, problem } = useLoaded(async () => {
+    const [tenants, usage, now] = await Promise.all([get("/admin/tenants"), get("/admin/usage?by=organisation"), get("/admin/now")]);
+    return { tenants: /** @type {import("../types").Tenant[]} */ (tenants.data), usage: /** @type {Usage[]} */ (usage.data), now: /** @type {import("../types").Now} */ (now) };
+  }, [], 5000);
+  if (!value) return html`<${Waiting} problem=${problem} />`;
+  const rows = value.tenants.map((tenant) => ({ tenant, used: value.usage.find((each) => each.organisation === tenant.id), now: value.now.tenants.find((each) => each.tenant === tenant.id) }))
+    .sort((a, b) => (b.used?.cost_microdollars ?? 0) - (a.used?.cost_microdollars ?? 0) || (b.used?.completion_tokens ?? 0) - (a.used?.completion_tokens ?? 0));
+  const noisy = rows.filter((row) => row.now?.noisy);
+  /** @typedef {typeof rows[number]} Row */
+  const save = () => download("tenants.csv", csv(["tenant", "name", "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_microdollars"],
+    rows.map(({ tenant, used }) => [tenant.id, tenant.name, used?.requests ?? 0, used?.prompt_tokens ?? 0, used?.cached_tokens ?? 0, used?.completion_tokens ?? 0, used?.cost_microdollars ?? 0])));
+  return html`<${Problem} problem=${problem} />
+    ${noisy.length ? html`<p class="notice">Noisy now: ${noisy.map((row) => `${row.tenant.name} takes ${row.now?.noisy?.toFixed(1)}× its share`).join("; ")}. Others get their turn all the same.</p>` : null}
+    <${Card} title="This month, and now" aside=${html`<button type="button" onClick=${save}>CSV</button>`}><${Table} label="Tenants" rows=${rows} columns=${[
+      { title: "Tenant", cell: (/** @type {Row} */ row) => html`<a href=${path`#/tenants/${row.tenant.id}/usage`}>${row.tenant.name}</a> ${row.now?.noisy ? html`<${Badge} tone="warn">noisy: ${row.now.noisy.toFixed(1)}× its share<//>` : null}` },
+      { title: "Requests", number: true, cell: (/** @type {Row} */ row) => whole(row.used?.requests ?? 0) }, { title: "Read", number: true, cell: (/** @type {Row} */ row) => whole(row.used?.prompt_tokens ?? 0) },
+      { title: "Written", number: true, cell: (/** @type {Row} */ row) => whole(row.used?.completion_tokens ?? 0) }, { title: "Cost", number: true, cell: (/** @type {Row} */ row) => dollars(row.used?.cost_microdollars ?? 0) },
+      { title: "Running now", number: true, cell: (/** @type {Row} */ row) => whole(row.now?.in_flight ?? 0) }, { title: "Tokens/s now", number: true, cell: (/** @type {Row} */ row) => whole(row.now?.tokens_per_s ?? 0) }]} /><//>`;
 };
 
 export const Prices = () => {

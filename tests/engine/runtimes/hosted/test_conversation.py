@@ -20,6 +20,7 @@ class Mute:
     def __init__(self, iterates: bool = False) -> None:
         self._iterates = iterates
         self.aborted: list[Asked] = []
+        self.dropped: list[str] = []
 
     async def follow(self, asked: Asked) -> AsyncIterator[News]:
         asked.handle = asked
@@ -33,6 +34,10 @@ class Mute:
         while True:
             iterations.count += self._iterates
             await asyncio.sleep(period_s)
+
+    async def drop_adapter(self, name: str) -> None:
+        self.dropped.append(name)
+        raise RuntimeError("it keeps it")
 
     async def failure(self) -> str | None:
         return None
@@ -68,3 +73,14 @@ def test_closing_aborts_what_runs() -> None:
     assert waits_until(lambda: asked.handle is not None)
     conversation.close()
     assert host.aborted == [asked]
+
+
+def test_a_package_that_does_not_give_an_adapter_back_goes_on() -> None:
+    host = Mute()
+    conversation = Conversation(host, 0.01, 60)
+    conversation.drop_adapter("sql")
+    asked = conversation.ask({})
+    assert waits_until(lambda: asked.handle is not None)
+    assert host.dropped == ["sql"]
+    assert conversation.failure is None
+    conversation.close()

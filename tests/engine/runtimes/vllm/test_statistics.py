@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from python_backend.costs.step_cost import StepShape
 from python_backend.engine.runtimes.hosted.iterations import Iterations
 from python_backend.engine.runtimes.vllm.statistics import VllmStatistics
 
@@ -54,3 +55,26 @@ def test_the_cost_of_iterations_is_learned() -> None:
     assert now.learned is not None
     assert abs(now.learned.cost.base_ms - 10) < 1
     assert abs(now.learned.cost.decode_sequence_ms - 1) < 0.1
+
+
+def test_iterations_that_are_told_in_one_breath_do_not_make_a_crowd_look_dear() -> None:
+    """A crowd holds up whoever listens, again and again; the core computes on meanwhile."""
+    now, now_s = Iterations(), [100.0]
+    noted = VllmStatistics(now, 1000, 16, lambda: now_s[0])
+
+    def cost_s(sequences: int, prompt_tokens: int) -> float:
+        return (7 + 0.02 * prompt_tokens + 0.07 * sequences) / 1000
+
+    def tell(*steps: tuple[int, int], late: bool = False) -> None:
+        now_s[0] += late * sum(cost_s(*step) for step in steps)
+        for sequences, prompt_tokens in steps:
+            now_s[0] += 1e-4 if late else cost_s(sequences, prompt_tokens)
+            noted.note(told(sequences, prompt_tokens, usage=0.0), None, 0)
+
+    for _ in range(11):
+        tell((0, 512), *[(1, 0)] * 255)
+    for crowd in range(16):
+        tell(*[(16 * crowd + 1, 512 * (1 + number % 16)) for number in range(16)], late=True)
+        assert now.learned is not None
+        predicted_ms = now.learned.cost.step_ms(StepShape(8192, 256, 0))
+        assert 0.5 < predicted_ms / 1000 / cost_s(256, 8192) < 2, crowd

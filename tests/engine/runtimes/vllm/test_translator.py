@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,12 @@ from python_backend.engine.report import EngineBroken
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind, Retention, RetentionRange
 from python_backend.engine.request import SamplingParams as Sampling
 from python_backend.engine.runtimes.declared import VLLM
+from python_backend.engine.runtimes.vllm.adapters import VllmAdapters, adapter_arguments
 from python_backend.engine.runtimes.vllm.host import read_output
 from python_backend.engine.runtimes.vllm.translator import VllmTranslator
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tiers import Tier
 
 
@@ -56,6 +59,39 @@ def test_tenants_and_tiers_become_salts_and_priorities() -> None:
     assert given["prompt"] == {"prompt_token_ids": [5, 6], "cache_salt": "ours"}
     assert (given["request_id"], given["priority"]) == ("3.0", 2)
     assert arguments()["prompt"]["cache_salt"] is None
+
+
+def test_an_adapter_is_asked_for_by_its_place_and_again_where_its_files_have_changed(tmp_path: Path) -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / "sql").mkdir(exist_ok=True)
+        (tmp_path / "sql" / name).write_text("{}")
+    adapters = VllmAdapters(tmp_path, SimpleNamespace)
+    translator = VllmTranslator(API, VLLM.capabilities, True, (), adapters)
+    request = GenerationRequest([5, 6], 8, adapter="sql")
+    translator.refuse(request)
+    first = translator.arguments(Sequence(3, 0, request, 7))["lora_request"]
+    assert (first.lora_int_id, first.lora_path) == (1, str(tmp_path / "sql"))
+    again = translator.arguments(Sequence(4, 0, request, 7))["lora_request"]
+    assert again == first
+    (tmp_path / "sql" / "adapter_config.json").write_text("{ }")
+    assert translator.arguments(Sequence(5, 0, request, 7))["lora_request"].lora_int_id == 2
+    assert "lora_request" not in arguments()
+    with pytest.raises(InflightError, match="there is no adapter nobody here"):
+        translator.refuse(replace(request, adapter="nobody"))
+
+
+def test_an_adapter_is_refused_by_name_where_there_are_no_places_for_any() -> None:
+    with pytest.raises(InflightError, match="inflight_max_adapters") as refused:
+        arguments(adapter="sql")
+    assert refused.value.kind is ErrorKind.UNSUPPORTED
+
+
+def test_places_for_adapters_are_made_with_a_rank_that_vllm_knows() -> None:
+    parameters = EngineParameters("inflight_fused_batching", "-", inflight_max_adapters=4)
+    assert adapter_arguments(parameters) == {"enable_lora": True, "max_loras": 4, "max_lora_rank": 64}
+    wider = replace(parameters, inflight_max_adapter_rank=65)
+    assert adapter_arguments(wider)["max_lora_rank"] == 128
+    assert adapter_arguments(replace(parameters, inflight_max_adapters=None)) == {}
 
 
 def test_tokens_that_end_an_answer_are_vllms_to_look_for_where_they_are_single() -> None:
@@ -129,7 +165,7 @@ def test_no_field_of_a_request_is_forgotten() -> None:
         *("prompt_ids", "max_new_tokens", "end_id", "stop_sequences", "sampling", "bad_sequences"),
         *("token_bias", "guide", "num_return_sequences", "tier", "cache_salt", "retention"),
         *("returns_log_probs", "returns_context_logits", "returns_generation_logits", "top_log_probs"),
-        *("returns_prompt_log_probs", "takes_any_ids"),
+        *("returns_prompt_log_probs", "takes_any_ids", "adapter"),
     }
     of_no_account = {"notes_steps", "shared_tokens", "tenant", "weight"}
     assert {field.name for field in fields(GenerationRequest)} == mapped | of_no_account

@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.commands.deployment.model_facts import FACTS_FILE, read_facts, write_facts
+from launcher.commands.deployment.model_facts import (
+    FACTS_FILE,
+    document_of,
+    parse_facts,
+    read_facts,
+    write_facts,
+)
 from launcher.settings import SettingsError
 from launcher.stack.router_process import Served
+from router.core.manifest import FileMark
 
 TEXTS = st.dictionaries(st.text(max_size=10), st.text(max_size=20), max_size=4)
 TABLES = st.lists(TEXTS, max_size=3).map(tuple)
@@ -35,6 +42,29 @@ def test_model_facts_are_for_the_owner_alone_and_never_half_written(tmp_path: Pa
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == [FACTS_FILE]
     assert read_facts(tmp_path / "state") == Served(({"name": "b"},))
+
+
+OF_0_7_0 = '{"format": 1, "models": [{"name": "a", "checkpoint_dir": "/data/a"}], "embedders": []}'
+OF_A_LATER_VERSION = (
+    '{"format": 1, "models": [{"name": "a"}], "embedders": [], "ports": [], "more": {"x": 1}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [(OF_0_7_0, "a"), (OF_A_LATER_VERSION, "a")], ids=["older", "newer"]
+)
+def test_a_router_reads_what_tritons_of_other_versions_wrote(text: str, name: str, tmp_path: Path) -> None:
+    """While they are upgraded one by one."""
+    (tmp_path / FACTS_FILE).write_text(text)
+    found = read_facts(tmp_path)
+    assert found is not None
+    assert [model["name"] for model in found.models] == [name]
+
+
+def test_files_of_what_is_served_are_told_where_no_disk_is_shared() -> None:
+    told, marks = Served(({"name": "a"},)), [FileMark("/data/a/tokenizer.json", 2, "0" * 64)]
+    assert parse_facts(document_of(told, marks), "the store") == (told, tuple(marks))
+    assert parse_facts(document_of(told), "the store") == (told, ())
 
 
 def test_a_failed_write_keeps_the_former_facts(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from launcher.commands.main import app
 from launcher.console import StackConsole
 from launcher.packaging.models.checkpoint import Checkpoint
 from launcher.packaging.models.fingerprint import Fingerprint
-from launcher.stack.router_process import BuiltIn, served
+from launcher.stack.router_process import BuiltIn, Served, served
 
 LIMIT_S = 40.0
 
@@ -152,3 +152,18 @@ def test_unreadable_facts_while_serving_are_reported_once(tmp_path: Path) -> Non
         deployment._follow(router, service)
     assert said.getvalue().count("is not what `inflight triton` writes") == 1
     assert said.getvalue().count("is of another version of inflight") == 1
+
+
+def test_tritons_without_certificates_are_asked_only_where_that_is_said(tmp_path: Path) -> None:
+    settings = deployment_settings(None, {"port": 0, "grpc_port": -1}, tmp_path)
+    written = []
+    for plain in (False, True):
+        options = RouterOptions(("triton:8001",), plain_tritons=plain)
+        deployment = RouterDeployment(settings, options, StackConsole())
+        router = deployment._router(tmp_path / "router.toml")
+        deployment._write(router, Served(()))
+        written.append(router.settings_path.read_text())
+    assert "plain_too" not in written[0]
+    assert "secret" not in written[0]
+    assert "plain_too = true" in written[1]
+    assert f'secret = "{(tmp_path / "triton-secret").read_text()}"' in written[1]

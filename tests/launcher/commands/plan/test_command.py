@@ -50,10 +50,32 @@ def test_a_plan_is_json_and_a_page_with_its_origins(given: list[str], tmp_path: 
     assert "measured in a test" in page.read_text()
 
 
+def test_several_models_are_planned_together_each_with_its_own_peak_and_trace(
+    given: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "more.json").write_text(json.dumps([{**PROFILE, "model": "less", "base_ms": 10.0}]))
+    other = tmp_path / "other.csv"
+    other.write_text("arrival_s,prompt_tokens,output_tokens\n0,9,4\n1,9,4\n2,9,4\n")
+    models = ["--model", f"less=5:{other}"]
+    found = json.loads(CliRunner().invoke(app, [*given, *models, "--json"]).stdout)
+    tiny, less = found["models"]
+    assert (tiny["model"], tiny["peak_per_s"]) == ("tiny", 20)
+    assert (less["model"], less["peak_per_s"], less["prompt_tokens"]) == ("less", 5, 9)
+    assert found["gpus"] == {"x1": tiny["plan"]["gpus"] + less["plan"]["gpus"]}
+    assert found["dollars_per_h"] == 2 * found["gpus"]["x1"]
+    page = tmp_path / "plan.html"
+    shown = CliRunner().invoke(app, [*given, *models, "--html", str(page)])
+    assert "all of them" in shown.stdout
+    assert {"<h2>tiny</h2>", "<h2>less</h2>"} <= set(page.read_text().split("\n"))
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
         (["--model", "huge"], "there are llama-70b, llama-8b, tiny"),
+        (["--model", "tiny"], "--model tiny: it is given twice"),
+        (["--model", "llama-8b=often"], "--model llama-8b"),
+        (["--model", "llama-8b=0"], "--model llama-8b 0: expected numbers above 0"),
         (["--price", "abacus=1"], "--price abacus: no profile"),
         (["--precision", "fp3"], "allowed are bf16, fp8"),
         (["--survives", "war"], "allowed are nothing, replica, host, zone"),

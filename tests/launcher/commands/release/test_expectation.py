@@ -21,11 +21,11 @@ def asked(shell: Shell, requests: int, tier: Tier = Tier.STANDARD) -> None:
 def test_a_canary_is_told_beforehand_how_long_it_takes_at_the_present_rate(served: Shell) -> None:
     asked(served, 100)
     asked(served, 50, Tier.BATCH)
-    expected = "At 0.5 requests per second, as in the last minutes, it takes about 21 min if nothing is wrong"
+    expected = "At 0.5 requests per second, as in the last minutes, it takes about 23 min if nothing is wrong"
     assert expected in served("canary", "m@2", "--steps", "50%,100%")
     assert expected in served("status", "m", "--once")
     (model,) = served.json("status", "m")["models"]
-    assert 1200 <= model["rollout"]["expected_s"] <= 1400
+    assert 1300 <= model["rollout"]["expected_s"] <= 1500
 
 
 def test_a_model_that_nobody_asks_for_waits_for_requests(served: Shell) -> None:

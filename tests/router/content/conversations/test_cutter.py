@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,8 +22,8 @@ from router.content.conversations.cutter import (
     room_for_prompt,
 )
 from router.content.conversations.items import Item, message_item, text_part
-from router.request import token_counting
-from router.request.token_counting import Tokenizers, estimate, parts
+from router.request.token_counting import Known, Tokenizers, estimate, parts
+from router.request.tokenizer_program import COUNT
 from router.routing.models import ServedModel
 from tests.fakes.pipeline import FakePipeline
 
@@ -59,8 +60,10 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tokenizers(checkpoint: Path) -> Tokenizers:
-    return Tokenizers({"tiny": checkpoint})
+async def tokenizers(checkpoint: Path) -> AsyncIterator[Tokenizers]:
+    opened = Tokenizers({"tiny": checkpoint})
+    yield opened
+    await opened.close()
 
 
 async def test_a_prompt_of_few_bytes_is_not_tokenized(tmp_path: Path) -> None:
@@ -156,6 +159,7 @@ async def test_an_unreadable_tokenizer_leaves_an_estimate(tmp_path: Path) -> Non
     tokenizers = Tokenizers({"tiny": tmp_path})
     assert await tokenizers.count("acme", "tiny", "hello there") == estimate("hello there")
     assert await tokenizers.count("acme", "unknown", "") == 1
+    await tokenizers.close()
 
 
 async def test_tokens_are_counted_by_the_models_tokenizer(tokenizers: Tokenizers) -> None:
@@ -173,13 +177,14 @@ async def test_a_long_text_is_counted_in_parts_and_no_further_than_is_asked(toke
 def spy_on_counts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that are counted."""
     counted: list[str] = []
-    real = token_counting._count
+    real = Tokenizers._ask
 
-    def count(tokenizer: Tokenizer, text: str) -> int:
-        counted.append(text)
-        return real(tokenizer, text)
+    def ask(self: Tokenizers, tenant: str, kind: bytes, known: Known, *given: Any) -> Any:
+        if kind == COUNT:
+            counted.append(given[0])
+        return real(self, tenant, kind, known, *given)
 
-    monkeypatch.setattr(token_counting, "_count", count)
+    monkeypatch.setattr(Tokenizers, "_ask", ask)
     return counted
 
 
@@ -196,6 +201,7 @@ async def test_input_that_cannot_fit_by_its_bytes_is_refused_without_counting(
     with pytest.raises(InflightError, match="has 150 tokens or more; at most 100 fit"):
         await cutter.cut("acme", model(150), Past([], [said("user", "ab" * 150)]), 50, render)
     assert counts == []
+    await tokenizers.close()
 
 
 async def test_a_long_text_that_does_not_fit_is_refused_before_a_prompt_is_made_of_it(

@@ -6,7 +6,6 @@ import asyncio
 import csv
 import io
 import os
-import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from python_backend.host.priorities import NICENESS
 from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents import document_program
@@ -43,7 +43,7 @@ async def read(data: bytes, name: str = "a.txt", kind: str = "text/plain", **lim
 
 @pytest.fixture
 async def reader() -> AsyncIterator[DocumentReader]:
-    opened = DocumentReader("PDFs to be read", 2, DocumentLimits())
+    opened = DocumentReader("PDFs to be read", DocumentLimits(), waiting_each=2)
     yield opened
     await opened.close()
 
@@ -184,11 +184,11 @@ async def test_the_program_stays_for_the_next_document_and_each_has_a_process_of
     for _ in range(3):
         assert await reader.read("acme", PDF, pdf("A page")) == "A page"
         assert await reader.read("acme", TABLE, b"a,b") == "| a | b |\n| --- | --- |"
-    assert len(reader._idle) == 1
+    assert len(reader._programs.idle) == 1
 
 
 async def test_a_document_that_breaks_its_limits_spoils_nothing_for_the_next() -> None:
-    reader = DocumentReader("PDFs to be read", 2, DocumentLimits(pdf_memory_bytes=100 << 20))
+    reader = DocumentReader("PDFs to be read", DocumentLimits(pdf_memory_bytes=100 << 20))
     try:
         with pytest.raises(Unreadable):
             await reader.read("acme", PDF, pdf_bomb(60 << 20))
@@ -199,7 +199,7 @@ async def test_a_document_that_breaks_its_limits_spoils_nothing_for_the_next() -
 
 async def test_a_program_that_ended_is_replaced(reader: DocumentReader) -> None:
     assert await reader.read("acme", PDF, pdf("A page")) == "A page"
-    [program] = reader._idle
+    [program] = reader._programs.idle
     program.kill()
     await program.wait()
     assert await reader.read("acme", PDF, pdf("A page")) == "A page"
@@ -207,10 +207,10 @@ async def test_a_program_that_ended_is_replaced(reader: DocumentReader) -> None:
 
 async def test_whoever_leaves_has_its_reading_stopped(reader: DocumentReader) -> None:
     assert await reader.read("acme", TABLE, b"a,b")
-    [program] = reader._idle
+    [program] = reader._programs.idle
     reading = asyncio.create_task(reader.read("acme", PDF, pdf_bomb(200 << 20)))
     await asyncio.sleep(0)
-    assert not reader._idle
+    assert not reader._programs.idle
     reading.cancel()
     await asyncio.wait([reading])
     assert program.returncode is not None
@@ -220,7 +220,7 @@ async def test_whoever_leaves_has_its_reading_stopped(reader: DocumentReader) ->
 
 async def test_documents_are_charged_to_their_tenant_and_costly_ones_make_it_rest() -> None:
     share = ProcessorShare(0.2, free_s=0.0)
-    reader = DocumentReader("PDFs to be read", 2, DocumentLimits(), share)
+    reader = DocumentReader("PDFs to be read", DocumentLimits(), share)
     try:
         await reader.read("acme", PDF, pdf("A page"))
         assert share.rest_s("acme", 0.0, asyncio.get_running_loop().time()) > 0
@@ -230,28 +230,11 @@ async def test_documents_are_charged_to_their_tenant_and_costly_ones_make_it_res
         await reader.close()
 
 
-# A program of its own: what runs the tests has threads, and is not forked.
-LONG_READING = """
-import os
-from router.content.documents import document_program as program
-
-def busy(data, max_pages, max_characters):
-    while os.sched_getscheduler(0) == os.SCHED_OTHER:
-        pass
-    return "done"
-
-program._USUAL_CPU_S, program.read_pdf = 0.01, busy
-os.setsid()
-limits = program.Limits(pages=1, characters=1, memory_bytes=8 << 30, cpu_s=10)
-assert program.read_in_child(program.PDF, b"", limits)[:2] == (True, b"done")
-assert os.sched_getscheduler(0) == os.SCHED_OTHER
-"""
-
-
-async def test_a_document_that_takes_long_goes_on_with_what_nobody_else_wants() -> None:
-    root = Path(__file__).parents[4]
-    program = await asyncio.create_subprocess_exec(sys.executable, "-c", LONG_READING, cwd=root)
-    assert await program.wait() == 0
+async def test_documents_are_read_by_programs_that_give_way(reader: DocumentReader) -> None:
+    assert await reader.read("acme", TABLE, b"a,b")
+    [program] = reader._programs.idle
+    assert os.sched_getscheduler(program.pid) == os.SCHED_BATCH
+    assert os.getpriority(os.PRIO_PROCESS, program.pid) == NICENESS
 
 
 async def test_a_few_pdfs_of_a_tenant_wait_to_be_read_and_the_rest_are_refused(

@@ -28,11 +28,11 @@ class Interrupted(StoreAccess):
         self._left = before
         self._happen = happen
 
-    async def write(self, act: Callable[[Connection], Result]) -> Result:
+    async def write(self, act: Callable[[Connection], Result], tenant: str = "") -> Result:
         if self._left == 0:
             self._happen()
         self._left -= 1
-        return await super().write(act)
+        return await super().write(act, tenant)
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["before it begins", "before its first piece"])

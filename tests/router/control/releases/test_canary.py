@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from router.control.releases.arm_stats import ArmStats, Measured, Sample
+from router.control.releases.arm_stats import ArmStats, Measured, Sample, merge_stats
 from router.control.releases.canary import Decision, Verdict, decide
 from router.control.releases.canary_checks import findings
 from router.control.releases.evidence import Proportion
@@ -145,6 +146,68 @@ def test_a_canary_that_cannot_bear_the_full_traffic_rolls_back() -> None:
     assert crushed.reason.endswith("with most of the traffic 20.00 times of what it took in the steps before")
     busier = decide(plan, last, Measured((beside, (timed(2.0), ArmStats()))), 61.0)
     assert busier.verdict is Verdict.PROMOTE
+
+
+def noisy(
+    chance: Random, seconds: float, per_s: float, begin_s: float = 0.0, slower: float = 1.0
+) -> ArmStats:
+    """What differs by chance, as much as requests do."""
+    return ArmStats().with_all(
+        Sample(
+            False,
+            0.1 * slower * chance.lognormvariate(0, 0.5),
+            0.01 * slower * chance.lognormvariate(0, 0.4),
+            max(1, int(100 * chance.lognormvariate(0, 0.8))),
+            chance.random() < 0.3,
+            at_s=begin_s + each / per_s,
+        )
+        for each in range(int(seconds * per_s))
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.floats(2, 10), st.floats(20, 300))
+def test_with_all_of_the_traffic_no_canary_that_is_as_it_was_waits_for_what_nobody_can_show_any_more(
+    seed: int, per_s: float, seconds: float
+) -> None:
+    """However few requests the steps before had: four minutes after it left them it is promoted."""
+    chance = Random(seed)
+    before = (noisy(chance, seconds, per_s / 2), noisy(chance, seconds, per_s / 2))
+    plan = Plan(weights=(0.5, 1.0), min_requests=10, min_duration_s=15)
+    left = decide(plan, TRIED, Measured((before,)), seconds)
+    assume(left.verdict is Verdict.ADVANCE)
+    late = noisy(chance, 2, per_s / 2, seconds)  # answers that were still on their way
+    before = (merge_stats(before[0], late), before[1])
+    alone = noisy(chance, 240, per_s, seconds)
+    last = replace(TRIED, step=1, step_began_s=seconds)
+    found = decide(plan, last, Measured((before, (alone, ArmStats()))), seconds + 240)
+    assert found.verdict is Verdict.PROMOTE, found.reason
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.floats(5, 12), st.floats(15, 300))
+def test_one_that_has_become_much_slower_with_all_of_the_traffic_is_never_promoted(
+    seed: int, slower: float, alone_s: float
+) -> None:
+    chance = Random(seed)
+    before = (noisy(chance, 200, 4), noisy(chance, 200, 4))
+    plan = Plan(weights=(0.5, 1.0), min_requests=10, min_duration_s=15)
+    alone = noisy(chance, alone_s, 8, 200, slower)
+    last = replace(TRIED, step=1, step_began_s=200)
+    found = decide(plan, last, Measured((before, (alone, ArmStats()))), 200 + alone_s)
+    assert found.verdict is not Verdict.PROMOTE
+
+
+@pytest.mark.parametrize("on_timeout", list(OnTimeout))
+def test_the_time_limit_holds_with_all_of_the_traffic_too(on_timeout: OnTimeout) -> None:
+    before, few = (timed(1.0), timed(1.0)), (timed(1.0, 2), ArmStats())
+    plan = Plan(weights=(0.5, 1.0), min_requests=5, min_duration_s=1, time_limit_s=60, on_timeout=on_timeout)
+    last = replace(TRIED, step=1)
+    verdicts = {OnTimeout.HOLD: Verdict.WAIT, OnTimeout.ROLL_BACK: Verdict.ROLL_BACK}
+    assert decide(plan, last, Measured((before, few)), 59.0).verdict is Verdict.WAIT
+    found = decide(plan, last, Measured((before, few)), 61.0)
+    assert found.verdict is verdicts.get(on_timeout, Verdict.PROMOTE)
+    assert found.is_held == (on_timeout is OnTimeout.HOLD)
 
 
 def test_what_one_step_has_shown_counts_in_the_next() -> None:

@@ -639,4 +639,5 @@ async def test_what_canaries_have_shown_is_told_to_the_metrics(stage: Stage) -> 
     for _ in range(6):
         await stage.tick()
     slowdowns = {"first_token": 1.02, "between_tokens": 1.02}
-    assert told == [Proof(MODEL, 2, slowdowns, 0.5)]
+    assert [replace(each, gates={}) for each in told] == [Proof(MODEL, 2, slowdowns, 0.5)]
+    assert told[0].gates["errors"] == (None, 0.0), "nobody has asked it for anything"

@@ -12,6 +12,7 @@ from router.control.releases import records
 from router.control.releases.adoption import adopt
 from router.control.releases.controller import Controller, ControlSettings
 from router.control.releases.lease import LeaseTimes
+from router.control.releases.memory_fit import FreeMemory
 from router.control.releases.ports import Rollouts, Server
 from router.control.releases.states import State
 from router.control.releases.steps import Tools
@@ -34,7 +35,7 @@ class World:
     releases_dir: Path
     fleet: FakeFleet
     now_s: float = 1000.0
-    available_bytes: int | None = 1 << 40
+    free: FreeMemory = field(default_factory=lambda: FreeMemory(1 << 40))
     warmed: list[tuple[str, str]] = field(default_factory=list)
     mute: dict[str, str] = field(default_factory=dict)  # servers whose answers are none, and why
 
@@ -42,7 +43,7 @@ class World:
         tools = Tools(
             self.releases_dir,
             self.warm,
-            lambda: self.available_bytes,
+            lambda: self.free,
             lambda: self.now_s,
             lambda: self.now_s,
         )
@@ -54,8 +55,9 @@ class World:
             raise WarmingFailed(self.mute[server.name])
         return {"first_token_s": 0.1, "tokens_per_s": 50.0 + len(self.warmed)}
 
-    def add(self, version: int, *, model: str = MODEL, needs_bytes: int = 0) -> Manifest:
-        made = written(self.releases_dir, manifest(version, model, needs_bytes=needs_bytes))
+    def add(self, version: int, *, model: str = MODEL, needs_bytes: int = 0, gpus: int = 0) -> Manifest:
+        made = manifest(version, model, needs_bytes=needs_bytes)
+        made = written(self.releases_dir, replace(made, needs=replace(made.needs, gpus=gpus)))
         office(self.store).add(made)
         self.fleet.knows(made)
         return made
@@ -309,7 +311,7 @@ async def test_a_release_changed_while_triton_loads_it_is_unloaded_again(world: 
 
 async def test_a_release_that_cannot_fit_is_refused_with_the_memory_it_needs(world: World) -> None:
     world.add(1, needs_bytes=12 << 30)
-    world.available_bytes = 4 << 30
+    world.free = FreeMemory(4 << 30)
     office(world.store).load(MODEL, 1)
     async with controlling(world) as controller:
         await settle(controller)
@@ -318,9 +320,25 @@ async def test_a_release_that_cannot_fit_is_refused_with_the_memory_it_needs(wor
     )
 
 
+async def test_a_release_for_gpus_is_measured_against_their_memory(world: World) -> None:
+    world.add(1, needs_bytes=12 << 30, gpus=2)
+    world.free = FreeMemory(1 << 30, (5 << 30, 80 << 30))
+    office(world.store).load(MODEL, 1)
+    async with controlling(world) as controller:
+        await settle(controller)
+        assert find(world.store, 1).reason == (
+            "it needs 6.0 GiB of each of 2 GPUs, and 5.0, 80.0 GiB are free on those that there are: unload "
+            "another release first"
+        )
+        world.free = FreeMemory(1 << 30, (6 << 30, 80 << 30))
+        office(world.store).load(MODEL, 1)
+        await settle(controller)
+    assert world.state(1) is State.READY
+
+
 async def test_memory_of_other_machines_is_not_checked(world: World) -> None:
     world.add(1, needs_bytes=12 << 30)
-    world.available_bytes = 4 << 30
+    world.free = FreeMemory(4 << 30)
     world.fleet.servers[0].url = "10.0.0.7:8001"
     office(world.store).load(MODEL, 1)
     async with controlling(world) as controller:
@@ -406,6 +424,54 @@ async def test_a_built_in_release_is_ready_when_triton_has_it(world: World) -> N
         await settle(controller)
     assert world.state(1) is State.READY
     assert world.one.control.told[-1] == "load ensemble"
+
+
+def add_adapter(world: World, base: Manifest) -> Manifest:
+    made = Manifest("smol:sql", 1, Kind.TEXT, (base.entry,), base.engine, base=base.name)
+    described = world.releases_dir / "manifests" / f"{made.name}.json"
+    described.parent.mkdir(parents=True, exist_ok=True)
+    described.write_text(made.to_json())
+    office(world.store).add(made)
+    office(world.store).load(made.model, 1)
+    return made
+
+
+async def test_an_adapter_is_ready_when_it_answers_and_triton_is_told_nothing(world: World) -> None:
+    made = add_adapter(world, world.adopt(built_in()))
+    async with controlling(world) as controller:
+        await settle(controller)
+        assert world.state(1, made.model) is State.READY
+        assert world.warmed == [("one", "smol:sql@1")]
+        with pytest.raises(ValueError, match="smol:sql@1 is an adapter of smol@1 and is ready"):
+            office(world.store).unload(MODEL, 1, withdraw=True)
+        office(world.store).unload(made.model, 1)
+        await settle(controller)
+        world.now_s += 3.0
+        await settle(controller)
+    assert world.state(1, made.model) is State.UNLOADED
+    assert world.state(1) is State.READY
+    assert world.one.control.told == []
+    (dropped,) = world.one.connection.asked
+    assert dropped.model_name == "tensorrt_llm"
+    assert dropped.parameters["inflight_drop_adapter"].string_param == "smol.LORA.sql.1"
+
+
+async def test_an_adapter_follows_what_is_built_in_as_long_as_the_weights_are_the_same(world: World) -> None:
+    made = add_adapter(world, world.adopt(built_in()))
+    world.adopt(replace(built_in(), parameters={"inflight_precision": "int4"}))
+    assert (world.state(1), world.state(2)) == (State.GONE, State.ADDED)
+    async with controlling(world) as controller:
+        await settle(controller, turns=16)
+        world.now_s += 60.0
+        await settle(controller)
+        assert world.state(1, made.model) is State.READY
+    world.adopt(built_in("other weights"))
+    async with controlling(world) as controller:
+        world.now_s += 60.0
+        await settle(controller)
+    found = find(world.store, 1, made.model)
+    assert found.state is State.FAILED
+    assert "an adapter of smol@1, which is not loaded" in found.reason
 
 
 async def test_models_of_a_gone_release_are_left_alone(world: World) -> None:

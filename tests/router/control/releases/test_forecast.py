@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.control.releases.forecast import expected_s
@@ -36,6 +36,7 @@ def test_a_rollout_with_nothing_to_be_shown_beside_takes_its_least_time() -> Non
     assert expected_s(Plan(weights=(1.0,), min_requests=20, min_duration_s=60), 1.0) == 60
 
 
+@settings(deadline=None)
 @given(st.floats(0.05, 100), st.floats(1.1, 4), st.floats(0.1, 10))
 def test_more_requests_copies_and_tolerance_make_a_rollout_no_longer(
     per_s: float, ratio: float, mirror_per_s: float

@@ -76,7 +76,9 @@ def test_a_canary_twice_as_slow_is_found_among_few_requests() -> None:
 
 
 def test_a_canary_that_breaks_only_under_full_traffic_rolls_back() -> None:
-    trouble = World(outage=lambda at_s: at_s > 75 and at_s % 10 < 1)
+    _, _, promoted_s = Rollout(5, Release(), plan=SHORT).run()
+    all_since_s = promoted_s - SHORT.min_duration_s
+    trouble = World(outage=lambda at_s: at_s > all_since_s and at_s % 10 < 1)
     ended, _, _ = Rollout(5, Release(), plan=SHORT, world=trouble).run()
     assert ended.verdict is Verdict.ROLL_BACK
     assert ended.reason.startswith("errors: ")

@@ -13,11 +13,11 @@ from router.control.releases.evidence import Proportion, Spread
 from router.control.releases.sums import (
     MOST_STRETCHES,
     Stretches,
+    held_against,
     merge_proportions,
     merge_spreads,
     merge_stretches,
     pair_up,
-    pair_with,
     spread_of,
 )
 
@@ -140,7 +140,19 @@ def test_arms_that_are_seldom_asked_are_paired_over_longer_times() -> None:
     assert sum(pair.canary.count for pair in pairs) >= 36
 
 
-def test_without_a_baseline_there_are_no_pairs() -> None:
-    canary = stretches_of([(1.0, 5.0, 0.0), (9.0, 6.0, 0.0)])
-    assert pair_with(canary, Spread()) == []
-    assert [pair.difference() for pair in pair_with(canary, Spread(3, 5.0, 0.1))] == [0.0, 1.0]
+def test_nothing_is_held_against_a_baseline_that_is_not_there() -> None:
+    canary = stretches_of([(2.0 * each, 5.0 + each % 2, 0.0) for each in range(20)])
+    assert held_against([canary], Spread()) is None
+    found = held_against([canary], Spread(100, 5.0, 10.0))
+    assert found is not None
+    assert found.difference == pytest.approx(0.5)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 50), st.integers(6, 60))
+def test_no_number_of_requests_says_more_than_the_baseline_is_known_by(known: int, seconds: int) -> None:
+    baseline = Spread(known, 5.0, 0.5 * (known - 1))
+    canary = stretches_of([(each, 5.0 + each % 2, 0.0) for each in range(seconds)])
+    found = held_against([canary], baseline)
+    assert found is not None
+    assert found.variance > 0.5 / known

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router.admission.signals import Load
-from router.control.scaling.demand import DAY_S, DemandForecast
+from router.control.scaling.demand import DAY_S, DemandForecast, Margin
 from router.control.scaling.replicas import ReplicaScaling, ScalingSettings
 
 
@@ -69,16 +69,24 @@ def test_a_backlog_is_worked_off_by_more_replicas() -> None:
     assert told(ReplicaScaling(), stuck)[-1] >= 11  # one for what comes, and ten for 1,200 s in 120
 
 
-def test_the_margin_covers_what_forecasts_miss() -> None:
-    """Bursts that nothing foretells: the margin rises until it holds most of them."""
-    forecast = DemandForecast(coverage=0.95)
-    short = []
+def test_the_margin_rises_until_plans_are_enough_for_nearly_all_that_comes() -> None:
+    """Bursts that nothing foretells."""
+    margin, short = Margin(coverage=0.95), []
     for number in range(4000):
-        demand = 1500.0 if number % 5 == 0 else 1000.0
-        forecast.observe(demand, 5.0 * number)
-        expected = forecast.foresee(1000.0, 60.0, 5.0 * number)
-        short.append(demand > forecast.margin * expected)
+        demand = 1400.0 if number % 5 == 0 else 1000.0
+        margin.observe(demand, 5.0 * number)
+        planned = margin.value * 1000.0
+        short.append(demand > planned)
+        margin.plan(planned, 5.0 * number + 60.0)
     assert sum(short[2000:]) / 2000 < 0.12
+
+
+def test_the_margin_falls_where_more_than_the_forecast_is_planned_anyway() -> None:
+    margin = Margin(coverage=0.95)
+    for number in range(2000):
+        margin.observe(1000.0, 5.0 * number)
+        margin.plan(margin.value * 1200.0, 5.0 * number + 60.0)
+    assert margin.value < 0.9
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)

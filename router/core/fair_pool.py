@@ -23,7 +23,8 @@ class FairPool:
     """`places` turns at a time, divided by tenant; `what` is done in them, for errors.
 
     Who is cancelled while waiting takes no turn. The threads of `run` begin with the first work. With a
-    `share`, tenants rest when they have worked for longer than it allows.
+    `share`, tenants rest when they have worked for longer than it allows; one without a name is the router
+    itself, and never does.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class FairPool:
         self._what = what
         self._share = share
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(places, waiting_each)
+        self._finishing: set[asyncio.Task[Any]] = set()
         self._threads = ThreadPoolExecutor(places, thread_name_prefix=what.replace(" ", "-"))
 
     @asynccontextmanager
@@ -65,9 +67,31 @@ class FairPool:
         job.add_done_callback(lambda _: _call_soon(loop, ended))
         return await asyncio.wrap_future(job)
 
+    async def finish(
+        self, tenant: str, work: Callable[..., Coroutine[Any, Any, Result]], *given: Any
+    ) -> Result:
+        """In its turn, which ends with the work, also where nobody waits for it any more."""
+        await self._take(tenant)
+        task = asyncio.get_running_loop().create_task(work(*given))
+        self._finishing.add(task)
+
+        def ended(_: asyncio.Task[Any]) -> None:
+            self._finishing.discard(task)
+            if not task.cancelled():
+                task.exception()  # whoever has left does not ask
+            self._give_back(tenant)
+
+        task.add_done_callback(ended)
+        return await asyncio.shield(task)
+
+    async def finished(self) -> None:
+        """Returns when all such work has ended."""
+        if self._finishing:
+            await asyncio.wait(self._finishing)
+
     def charge(self, tenant: str, took_s: float) -> None:
         """Before its turn ends: the work took so much time of a processor, for which it may have to rest."""
-        if self._share is None:
+        if self._share is None or not tenant:
             return
         loop = asyncio.get_running_loop()
         if rest_s := self._share.rest_s(tenant, took_s, loop.time()):
@@ -78,8 +102,8 @@ class FairPool:
         self._queue.wake(tenant)
         self._hand_out()
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    def close(self, wait: bool = False) -> None:
+        self._threads.shutdown(wait=wait, cancel_futures=True)
 
     async def _take(self, tenant: str) -> None:
         turn = asyncio.get_running_loop().create_future()

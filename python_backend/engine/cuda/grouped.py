@@ -1,0 +1,128 @@
+"""Quantised matrices on the device, kept as they are stored: 4 or 8 bits a weight, 16 an activation."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from python_backend.engine.cuda.fp8 import Fp8Linear, suits_fp8
+from python_backend.engine.cuda.kernels.grouped import (
+    E2M1_PAIRS,
+    IN_BYTES,
+    INT4_PAIRS,
+    GroupedArrays,
+    grouped_product,
+    written_out,
+)
+from python_backend.engine.cuda.kernels.grouped_matvec import grouped_matvec
+from python_backend.engine.cuda.linear import Linear
+from python_backend.engine.models.decoder import Grouped, Numbers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from python_backend.engine.cuda.kernels.matvec import Around
+
+# What the tensor cores multiply at a time, at the least and as far as it pays.
+_SHORTEST_STRETCH, _LONGEST_STRETCH = 16, 128
+# From so many rows on, writing the matrix out costs less than a library's product gains.
+_ROWS_TO_WRITE_OUT = 1024
+# The smallest and the largest number that a half has with all its bits.
+_HALF_RANGE = 2.0**-14, 65504.0
+_LAYOUTS = {Numbers.INT4: INT4_PAIRS, Numbers.E2M1: E2M1_PAIRS}
+
+
+class GroupedLinear(Linear):
+    """y = x Wᵀ + b, where W is quantised in groups and x is not."""
+
+    def __init__(self, matrix: GroupedArrays, bias: torch.Tensor | None = None) -> None:
+        self._matrix = matrix
+        self.bias = bias
+        self.outputs, self.inputs = matrix.outputs, matrix.length
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        if len(rows) < _ROWS_TO_WRITE_OUT:
+            return grouped_product(rows, self._matrix, self.bias)
+        weight = written_out(self._matrix, rows.dtype).t()
+        return torch.mm(rows, weight) if self.bias is None else torch.addmm(self.bias, rows, weight)
+
+    def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Always y, in parts where rows are few: whoever adds it reads it anyway."""
+        if self.bias is None and len(rows) <= 64:
+            return grouped_product(rows, self._matrix, in_parts=True)
+        return self(rows)
+
+    def times_row(self, row: torch.Tensor, out: torch.Tensor, **around: Unpack[Around]) -> None:
+        grouped_matvec(row, self._matrix, out, bias=self.bias, **around)
+
+
+def keep_grouped(matrix: Grouped, device: torch.device) -> GroupedArrays | None:
+    """The matrix as the kernels read it; None where it is to be written out instead."""
+    stretch = math.gcd(matrix.group, _LONGEST_STRETCH)
+    if stretch < _SHORTEST_STRETCH or (matrix.numbers is Numbers.E4M3 and not _reads_e4m3(device)):
+        return None
+    is_paired = matrix.numbers in _LAYOUTS
+    levels = _pairs(matrix, stretch) if is_paired else np.ascontiguousarray(matrix.levels)
+    placed = torch.from_numpy(levels).to(device)
+    sizes = [matrix.scales] if matrix.offsets is None else [matrix.scales, matrix.offsets]
+    dtype = torch.float16 if all(map(_fits_half, sizes)) else torch.float32
+    scales, *offsets = (
+        torch.from_numpy(np.ascontiguousarray(size.swapaxes(-1, -2))).to(dtype).to(device) for size in sizes
+    )
+    return GroupedArrays(
+        placed.view(torch.float8_e4m3fn) if matrix.numbers is Numbers.E4M3 else placed,
+        scales,
+        offsets[0] if offsets else None,
+        _LAYOUTS.get(matrix.numbers, IN_BYTES).value,
+        matrix.shape[-2],
+        matrix.shape[-1],
+        matrix.group,
+        stretch,
+    )
+
+
+def make_grouped(matrix: Grouped, bias: torch.Tensor | None, device: torch.device) -> Linear | None:
+    """A product with the matrix as it is stored; None where it is to be written out instead.
+
+    e4m3 with a scale for each row is what the GPU multiplies by itself.
+    """
+    if matrix.numbers is Numbers.E4M3 and matrix.scales.shape[1] == 1 and suits_fp8(matrix.shape, device):
+        codes = torch.from_numpy(np.ascontiguousarray(matrix.levels)).to(device)
+        scales = torch.from_numpy(np.ascontiguousarray(matrix.scales[:, 0])).to(device)
+        return Fp8Linear(codes.view(torch.float8_e4m3fn), scales, bias)
+    kept = keep_grouped(matrix, device)
+    return None if kept is None else GroupedLinear(kept, bias)
+
+
+def _reads_e4m3(device: torch.device) -> bool:
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def _fits_half(sizes: NDArray[np.float32]) -> bool:
+    """Whether nothing is lost but the bits that a half does not have."""
+    found = np.abs(sizes)
+    least, most = _HALF_RANGE
+    return bool(((found == 0) | ((found >= least) & (found <= most))).all())
+
+
+def _pairs(matrix: Grouped, stretch: int) -> NDArray[np.uint8]:
+    """(…, outputs, bytes): in each two stretches of inputs, byte i has input i and input i + stretch."""
+    codes = _codes(matrix)
+    *rows, inputs = codes.shape
+    padded = np.zeros((*rows, -(-inputs // (2 * stretch)) * 2 * stretch), np.uint8)
+    padded[..., :inputs] = codes
+    halves = padded.reshape(*rows, -1, 2, stretch)
+    packed = halves[..., 0, :] | (halves[..., 1, :] << 4)
+    return np.ascontiguousarray(packed.reshape(*rows, -1))
+
+
+def _codes(matrix: Grouped) -> NDArray[np.uint8]:
+    if matrix.numbers is Numbers.INT4:
+        return (matrix.levels + np.int8(8)).view(np.uint8)
+    sizes = np.array([0, 1, 2, 3, 4, 0, 5, 0, 6, 0, 0, 0, 7], np.uint8)  # twice the number -> its code
+    codes: NDArray[np.uint8] = sizes[np.abs(matrix.levels)] | ((matrix.levels < 0).astype(np.uint8) << 3)
+    return codes

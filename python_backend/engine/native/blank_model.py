@@ -1,0 +1,29 @@
+"""The step compiled before there are weights for it, by a model that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import event
+
+from python_backend.engine.models.decoder import DecoderShape
+from python_backend.engine.native.microkernel import Format
+from python_backend.engine.native.model import NativeModel
+from python_backend.engine.native.weights import blank_arrays
+
+
+class _Begun(event.Listener):
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def on_start(self, event: Any) -> None:
+        self._tell()
+
+    def on_end(self, event: Any) -> None: ...
+
+
+def compile_for(shape: DecoderShape, adapters: int, tell: Callable[[], None]) -> None:
+    """`tell` is called whenever something is compiled indeed, and not found as it was kept."""
+    event.register("numba:compile", _Begun(tell))
+    NativeModel(shape, blank_arrays(), Format.FP32, 1, 1, 1, 1, adapters, adapters).compile()

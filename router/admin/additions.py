@@ -1,0 +1,140 @@
+"""Adding releases from a browser: what the server knows a place for, and the one that is being added."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from python_backend.wire.errors import ErrorKind, InflightError
+from router.admin.endpoint import Asked, admin_route, consulted
+from router.control.releases.additions import Addition, AdditionOrder, CannotAdd
+from router.control.releases.commands import ReleaseCommands
+from router.control.releases.sources import list_sources
+from router.core.manifest import LARGEST_VERSION, MODEL_NAME
+from router.core.tenant import Scope
+from router.request.decoding import decode_small
+from router.request.errors import respond_json
+from router.request.routes import Route
+from router.tenants.rbac import Actor
+
+if TYPE_CHECKING:
+    from router.control.releases.additions import Additions
+    from router.core.record import Record
+    from router.http.exchange import Exchange
+    from router.tenants.tenancy import Tenancy
+
+# Words and numbers alone: no path, no JSON, nothing of which a runtime could make code.
+_Parameter = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+_Value = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,+-]{0,63}$")]
+
+
+class AdditionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`source` is one of GET /admin/release-sources; without a version it is one more than the highest."""
+
+    model: Annotated[str, Meta(pattern=f"^{MODEL_NAME.pattern}$")]
+    source: Annotated[str, Meta(max_length=300)]
+    version: Annotated[int, Meta(ge=1, le=LARGEST_VERSION)] | None = None
+    parameters: Annotated[dict[_Parameter, _Value], Meta(max_length=50)] = {}
+    notes: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{0,500}$")] = ""
+
+
+class AdditionDoor:
+    """What is asked for is on record before it is begun, and so is who asked for it."""
+
+    def __init__(self, additions: Additions, tenancy: Tenancy) -> None:
+        self._additions = additions
+        self._tenancy = tenancy
+        self._decoder = msgspec.json.Decoder(AdditionBody)
+
+    async def begin(self, exchange: Exchange, record: Record) -> None:
+        await self._check(exchange, record, writes=True)
+        body = decode_small(self._decoder, exchange.request.body or b"{}")
+        actor = Actor.calling(record.caller, exchange.peer)
+        try:
+            self._additions.refuse_if_not_now()
+            order = await consulted(
+                self._tenancy.administer(lambda admin: self._order(actor, body), record.tenant)
+            )
+            addition = self._additions.begin(order)
+        except CannotAdd as error:
+            raise InflightError(ErrorKind.CONFLICT, str(error)) from None
+        respond_json(exchange, record, _shown(addition), 202)
+
+    async def show(self, exchange: Exchange, record: Record) -> None:
+        await self._check(exchange, record, writes=False)
+        respond_json(exchange, record, _shown(self._find(record)))
+
+    async def list_all(self, exchange: Exchange, record: Record) -> None:
+        await self._check(exchange, record, writes=False)
+        data = [_shown(each) for each in self._additions.newest()]
+        respond_json(exchange, record, {"object": "list", "data": data})
+
+    async def stop(self, exchange: Exchange, record: Record) -> None:
+        await self._check(exchange, record, writes=True)
+        addition = self._find(record)
+        await self._additions.stop(addition)
+        respond_json(exchange, record, _shown(addition))
+
+    def _order(self, actor: Actor, body: AdditionBody) -> AdditionOrder:
+        commands = ReleaseCommands(self._tenancy.store, actor)
+        with commands.look() as connection:
+            found = {each.name: each for each in list_sources(connection, self._additions.folders)}
+        if body.source not in found:
+            raise ValueError("source: there is no such place; GET /admin/release-sources lists them")
+        detail = {"source": body.source, "parameters": body.parameters}
+        commands.note_addition(body.model, body.version, detail)
+        return AdditionOrder(body.model, found[body.source], body.version, body.parameters, body.notes)
+
+    def _find(self, record: Record) -> Addition:
+        found = self._additions.find(record.values["addition"])
+        if found is None:
+            message = "there is no such addition; GET /admin/additions lists the last ones of this router"
+            raise InflightError(ErrorKind.NOT_FOUND, message)
+        return found
+
+    async def _check(self, exchange: Exchange, record: Record, *, writes: bool) -> None:
+        commands = ReleaseCommands(self._tenancy.store, Actor.calling(record.caller, exchange.peer))
+        await consulted(self._tenancy.consult(lambda admin: commands.check(writes=writes), record.tenant))
+
+
+def _sources(additions: Additions, tenancy: Tenancy, asked: Asked) -> dict[str, Any]:
+    with ReleaseCommands(tenancy.store, asked.actor).look() as connection:
+        found = list_sources(connection, additions.folders)
+    data = [{"name": each.name, "what": each.what, "release": each.of or None} for each in found]
+    return {"object": "list", "can_add": additions.is_possible, "data": data}
+
+
+def _shown(addition: Addition) -> dict[str, Any]:
+    order = addition.order
+    return {
+        "object": "addition",
+        "id": addition.id,
+        "model": order.model,
+        "source": order.source.name,
+        "parameters": order.parameters,
+        "notes": order.notes,
+        "state": addition.state.value,
+        "release": addition.release or None,
+        "reason": addition.reason,
+        "said": list(addition.said),
+        "began_s": addition.began_s,
+        "ended_s": addition.ended_s,
+    }
+
+
+def routes(additions: Additions, tenancy: Tenancy) -> list[Route]:
+    door = AdditionDoor(additions, tenancy)
+    one, read, write = "/admin/additions/{addition}", Scope.ADMIN_READ, Scope.ADMIN_WRITE
+    return [
+        admin_route(tenancy, "GET", "/admin/release-sources", "What a release can be made from on the server",
+                    partial(_sources, additions, tenancy)),
+        Route("POST", "/admin/releases", door.begin, "Add a release from a place that the server knows",
+              AdditionBody, scope=write, status=202),
+        Route("GET", "/admin/additions", door.list_all, "Releases that this router was asked to add",
+              scope=read),
+        Route("GET", one, door.show, "How far a release is with being added", scope=read),
+        Route("DELETE", one, door.stop, "Stop adding a release", scope=write, takes=""),
+    ]  # fmt: skip
