@@ -60,7 +60,7 @@ class StackSettings:
     data_dir: Path = field(default_factory=default_data_dir)
     model: str = "smollm2-135m-instruct"
     embeddings: str = "all-minilm-l6-v2"  # nothing: none is served
-    triton_servers: int = 1  # with the same models each
+    triton_servers: int | str = 1  # with the same models each; `all`: one for each GPU, or group of them
     triton_grpc_port: int = 0  # of the first one
     triton_metrics_port: int = 0
     grpc_port: int = 8081  # of the router, for Triton's clients; -1: none
@@ -73,8 +73,9 @@ class StackSettings:
         if not -1 <= self.grpc_port <= 65535:
             allowed = "1 to 65535, 0 for any free port, or -1 for none"
             raise refusal("stack.grpc_port", self.grpc_port, allowed)
-        if not 1 <= self.triton_servers <= MOST_TRITON_SERVERS:
-            raise refusal("stack.triton_servers", self.triton_servers, f"1 to {MOST_TRITON_SERVERS}")
+        servers = self.triton_servers
+        if servers != "all" and not (isinstance(servers, int) and 1 <= servers <= MOST_TRITON_SERVERS):
+            raise refusal("stack.triton_servers", servers, f"1 to {MOST_TRITON_SERVERS}, or all")
         if not 0 <= self.drain_timeout_s <= 3600:
             raise refusal("stack.drain_timeout_s", self.drain_timeout_s, "0 to 3600 seconds")
         ports = (self.port, self.grpc_port, self.triton_grpc_port, self.triton_metrics_port)
@@ -150,6 +151,8 @@ def of_type_of_default(key: str, value: Any) -> Any:
         if not isinstance(value, str | Path) or not str(value):
             raise refusal("stack.data_dir", value, "the path of a directory")
         return Path(value).expanduser().absolute()
+    if key == "triton_servers" and isinstance(value, str):
+        return int(value) if value.isdecimal() else value  # from a command line
     default = getattr(StackSettings, key)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

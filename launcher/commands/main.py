@@ -63,9 +63,10 @@ def up(
     ] = None,
     grpc_port: GrpcPort = None,
     triton_servers: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help=f"Number of Triton servers, each with the same models. [default: {DEFAULTS.triton_servers}]"
+            help="Number of Triton servers, each with the same models; `all`: as many as have GPUs of their "
+            f"own. [default: {DEFAULTS.triton_servers}]"
         ),
     ] = None,
     triton_grpc_port: Annotated[

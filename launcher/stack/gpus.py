@@ -1,22 +1,34 @@
-"""Which GPU each of several Triton servers gets."""
+"""How many Triton servers a machine has, and which GPUs each of them gets."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.placement import groups_of, place_of
+from launcher.placement import gpus_of_one, groups_of, place_of, servers_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DEVICE_FILE = re.compile(r"nvidia\d+")
+DEVICES = Path("/dev")
+ALL = "all"
+
+
+def server_count(wanted: int | str, engine: Mapping[str, str]) -> int:
+    """`all`: as many as have GPUs of their own; where the engine's parameters name GPUs, one has those."""
+    if wanted != ALL:
+        return int(wanted)
+    if engine.get("gpu_device_ids"):
+        return 1
+    return servers_for_all(len(visible_gpus(os.environ, DEVICES)), gpus_of_one(engine))
 
 
 def share_of_gpus(
-    number: int, base: Mapping[str, str], devices: Path = Path("/dev"), size: int = 1
+    number: int, base: Mapping[str, str], devices: Path = DEVICES, size: int = 1
 ) -> dict[str, str]:
     """What to add to the environment of a server: one group of `size` GPUs after another, and round again.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher.stack.gpus import server_count
 from launcher.stack.ports import claim_next_port, claim_port
 from launcher.stack.triton_door import ADDRESS
 
@@ -44,6 +45,6 @@ def claim_ports(settings: Settings) -> StackPorts:
             claim_next_port(ADDRESS, triton_grpc, "--triton-grpc-port", taken) if triton_grpc else 0,
             claim_next_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken),
         )
-        for _ in range(1, stack.triton_servers)
+        for _ in range(1, server_count(stack.triton_servers, settings.engine))
     ]
     return StackPorts(port, grpc, health, (first, *others))

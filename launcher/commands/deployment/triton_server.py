@@ -17,9 +17,9 @@ from launcher.console import StackConsole
 from launcher.packaging.releases.delivery import Delivery, publish, texts_beside
 from launcher.packaging.triton_runtime import build_runtime, installed_runtime
 from launcher.paths import PROJECT_ROOT
-from launcher.placement import gpus_of_one, servers_for_all
+from launcher.placement import gpus_of_one
 from launcher.settings import MOST_TRITON_SERVERS, SettingsError, keeps_files, refusal, state_dir
-from launcher.stack.gpus import visible_gpus
+from launcher.stack.gpus import ALL, server_count
 from launcher.stack.ports import HIGHEST_PORT, claim_port
 from launcher.stack.preparation import Preparation
 from launcher.stack.processes import STACK_ID_VARIABLE
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from launcher.stack.router_process import Served
     from launcher.stack.runs import Run
 
-DEVICES = Path("/dev")
 PORTS_EACH = 10
 
 
@@ -63,14 +62,6 @@ class TritonOptions:
     engine_dir: Path | None = None
     servers: str = "1"  # how many, or `all`: as many as have GPUs of their own
 
-    def count(self, engine: Mapping[str, str]) -> int:
-        """With these parameters; where they name GPUs, one server has those."""
-        if self.servers != "all":
-            return int(self.servers)
-        if engine.get("gpu_device_ids"):
-            return 1
-        return servers_for_all(len(visible_gpus(os.environ, DEVICES)), gpus_of_one(engine))
-
     def ports(self, number: int) -> tuple[int, int]:
         """Of the server with that number, from 0: each has its own ten."""
         step = PORTS_EACH * number
@@ -80,7 +71,7 @@ class TritonOptions:
         for flag, port in (("--grpc-port", self.grpc_port), ("--metrics-port", self.metrics_port)):
             if not 0 <= port <= HIGHEST_PORT:
                 raise refusal(flag, port, f"1 to {HIGHEST_PORT}, or 0 for any free port")
-        if self.servers != "all" and not (
+        if self.servers != ALL and not (
             self.servers.isdecimal() and 1 <= int(self.servers) <= MOST_TRITON_SERVERS
         ):
             raise refusal("--servers", self.servers, f"1 to {MOST_TRITON_SERVERS}, or all")
@@ -183,7 +174,7 @@ class TritonDeployment:
         options, taken = self._options, set[int]()
         secret = triton_secret(options.secret_file, self._settings)
         ports = []
-        for number in range(options.count(self._settings.engine)):
+        for number in range(server_count(options.servers, self._settings.engine)):
             grpc_port, metrics_port = options.ports(number)
             grpc_port = claim_port(options.host, grpc_port, "--grpc-port", taken)
             ports.append((grpc_port, claim_port(options.host, metrics_port, "--metrics-port", taken)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.placement import gpus_of_one
-from launcher.stack.gpus import VISIBLE, share_of_gpus
+from launcher.stack.gpus import VISIBLE, server_count, share_of_gpus
 
 
 @pytest.fixture
@@ -28,6 +28,23 @@ def test_servers_take_gpus_from_the_users_visible_devices(devices: Path) -> None
         "GPU-c",
         "GPU-a",
     ]
+
+
+@pytest.mark.parametrize(
+    ("visible", "engine", "servers"),
+    [
+        ("0,1,2", {}, 3),
+        ("0,1,2", {"tensor_parallel_size": "2"}, 1),
+        ("0,1,2", {"gpu_device_ids": "0,1"}, 1),
+        ("", {}, 1),
+    ],
+)
+def test_all_servers_are_as_many_as_have_gpus_of_their_own(
+    visible: str, engine: dict[str, str], servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VISIBLE, visible)
+    assert server_count("all", engine) == servers
+    assert server_count(2, engine) == 2
 
 
 @pytest.mark.parametrize("visible", ["", "3", "-1"])

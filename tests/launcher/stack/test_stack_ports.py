@@ -7,6 +7,17 @@ import socket
 from launcher.settings import Settings, StackSettings
 from launcher.stack.stack_ports import claim_ports
 
+# A connection of another program may have any port above them at any moment.
+BELOW_WHAT_CLIENTS_GET = range(20_000, 32_000, 5)
+
+
+def is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
 
 def test_each_triton_server_has_a_port_for_its_metrics_and_none_for_grpc() -> None:
     ports = claim_ports(Settings(StackSettings(port=0, grpc_port=-1, triton_servers=3)))
@@ -16,8 +27,7 @@ def test_each_triton_server_has_a_port_for_its_metrics_and_none_for_grpc() -> No
 
 
 def test_chosen_ports_go_to_the_first_server_and_the_next_free_ones_to_the_others() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        first = probe.getsockname()[1]
+    first = next(each for each in BELOW_WHAT_CLIENTS_GET if all(map(is_free, range(each, each + 5))))
     with socket.create_server(("127.0.0.1", first + 2)):
         stack = StackSettings(port=0, triton_servers=2, triton_grpc_port=first, triton_metrics_port=first + 1)
         ports = claim_ports(Settings(stack))
