@@ -10,7 +10,12 @@ from python_backend.text.tokenizer import Tokenizer
 
 class _Stream(NamedTuple):
     decoder: StreamDecoder
-    last_used_s: float
+    last_used_s: float = 0.0
+    next_turn: int = 0
+
+
+class TextLost(Exception):
+    """Ids are missing before those that came: the text would have a gap."""
 
 
 class ShownToken(NamedTuple):
@@ -59,14 +64,20 @@ class StreamTable:
         is_last: bool,
         now_s: float,
         shows_special: Callable[[], bool] | None = None,
+        turns: tuple[int, int] | None = None,
     ) -> str:
         """The text that `ids` add to the answer; `now_s` never goes back.
 
-        An empty request id names nobody: its ids are decoded as a text of their own.
+        An empty request id names nobody: its ids are decoded as a text of their own. Where the sender
+        counts, from 0, `turns` are that of these ids and of the next: raises TextLost where one was missed.
         """
-        decoder = self._take(request_id, beam, now_s, shows_special)
-        text = decoder.push(ids)
-        self._put_back(decoder, request_id, beam, is_last, now_s)
+        stream = self._take(request_id, beam, now_s, shows_special)
+        if turns is not None:
+            if turns[0] != stream.next_turn:
+                raise TextLost
+            stream = stream._replace(next_turn=turns[1])
+        text = stream.decoder.push(ids)
+        self._put_back(stream, request_id, beam, is_last, now_s)
         return text
 
     def feed_each(
@@ -79,30 +90,28 @@ class StreamTable:
         shows_special: Callable[[], bool] | None = None,
     ) -> list[ShownToken]:
         """As `feed`, token by token: in each row the one that came, then others that might have."""
-        decoder = self._take(request_id, beam, now_s, shows_special)
-        found = []
+        stream = self._take(request_id, beam, now_s, shows_special)
+        decoder, found = stream.decoder, []
         for row in rows:
             pieces = [decoder.bytes_of(token_id) for token_id in row]
             found.append(ShownToken(decoder.push(row[:1]), decoder.hides(row[0]), pieces))
-        self._put_back(decoder, request_id, beam, is_last, now_s)
+        self._put_back(stream, request_id, beam, is_last, now_s)
         return found
 
     def _take(
         self, request_id: str, beam: int, now_s: float, shows_special: Callable[[], bool] | None
-    ) -> StreamDecoder:
+    ) -> _Stream:
         self.expire(now_s)
         stream = self._streams.pop((request_id, beam), None)
         if stream is not None:
-            return stream.decoder
+            return stream
         skips = self._skip_special_tokens and not (shows_special is not None and shows_special())
-        return StreamDecoder(self._tokenizer, skips)
+        return _Stream(StreamDecoder(self._tokenizer, skips))
 
-    def _put_back(
-        self, decoder: StreamDecoder, request_id: str, beam: int, is_last: bool, now_s: float
-    ) -> None:
+    def _put_back(self, stream: _Stream, request_id: str, beam: int, is_last: bool, now_s: float) -> None:
         if is_last or not request_id:
             return
-        self._streams[request_id, beam] = _Stream(decoder, now_s)
+        self._streams[request_id, beam] = stream._replace(last_used_s=now_s)
         if len(self._streams) > self._max_streams:
             self._streams.popitem(last=False)
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from python_backend.text.stream_table import StreamTable
+from python_backend.text.stream_table import StreamTable, TextLost
 from python_backend.text.tokenizer import Tokenizer
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.backpressure import Acknowledger
 from python_backend.triton_adapter.request_starts import StartListener
 from python_backend.triton_adapter.start_watch import limit_s, watched
-from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.errors import TEXT_LOST, ErrorKind, InflightError
 from python_backend.wire.parameters import read_boolean
-from python_backend.wire.stream_mark import StreamMark
+from python_backend.wire.stream_mark import StreamMark, following
 
 _log = logging.getLogger("inflight.postprocessing")
 _ROW = "\0"  # between a request's id and its row and sequence
@@ -77,6 +77,9 @@ class TritonPythonModel:
                 texts = self._decode(request_id, tokens, lengths, shows_special)
                 tensors = [pb.tensor("OUTPUT", [text.encode() for text in texts], np.object_)]
             return pb.utils().InferenceResponse(output_tensors=tensors)
+        except TextLost:
+            failure = InflightError(ErrorKind.ENGINE_FAILED, TEXT_LOST)
+            return pb.utils().InferenceResponse(output_tensors=[], error=pb.error(failure))
         except Exception as error:
             _log.exception("the tokens of %r could not be decoded", request.request_id())
             failure = InflightError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
@@ -90,9 +93,9 @@ class TritonPythonModel:
         texts = []
         for beam, (ids, length) in enumerate(zip(beams, lengths.reshape(-1).tolist(), strict=True)):
             padding = ids[length:] if len(beams) == 1 else []
-            stream, is_last = self._marked(request_id, padding)
+            stream, turns, is_last = self._marked(request_id, padding)
             now_s = time.monotonic()
-            texts.append(self._streams.feed(stream, beam, ids[:length], is_last, now_s, shows_special))
+            texts.append(self._streams.feed(stream, beam, ids[:length], is_last, now_s, shows_special, turns))
         return texts
 
     def _decode_each(
@@ -106,9 +109,9 @@ class TritonPythonModel:
         """The text of one beam, and beside it the bytes of its tokens and of those that might have come."""
         ids, length, now_s = tokens.reshape(-1).tolist(), int(lengths.reshape(-1)[0]), time.monotonic()
         rows = top_ids.reshape(-1, top_ids.shape[-1]).tolist()
-        stream, is_last = self._marked(request_id, ids[length:])
+        stream, turns, is_last = self._marked(request_id, ids[length:])
         # Of an echoed prompt only the text is wanted.
-        echoed = self._streams.feed(stream, 0, ids[: length - len(rows)], False, now_s, shows_special)
+        echoed = self._streams.feed(stream, 0, ids[: length - len(rows)], False, now_s, shows_special, turns)
         shown = self._streams.feed_each(stream, 0, rows, is_last, now_s, shows_special)
         text = echoed + "".join(token.text for token in shown)
         characters = [-1 if token.is_hidden else len(token.text) for token in shown]
@@ -119,14 +122,14 @@ class TritonPythonModel:
             pb.tensor("token_characters", [characters], np.int32),
         ]
 
-    def _marked(self, request_id: str, padding: list[int]) -> tuple[str, bool]:
-        """Which stream the ids before the padding belong to, and whether they are its last."""
-        if not padding:
+    def _marked(self, request_id: str, padding: list[int]) -> tuple[str, tuple[int, int] | None, bool]:
+        """Which stream the ids before the padding belong to, their turn and the next, and if it is over."""
+        mark = StreamMark.from_padding_id(padding[0]) if padding else None
+        if mark is None:
             begun = self._starts.times_begun(request_id.partition(_ROW)[0])
-            return f"{request_id}~{begun}" if request_id else "", False
-        mark = StreamMark.from_padding_id(padding[0])
+            return f"{request_id}~{begun}" if request_id else "", None, False
         self._acknowledger.handled(mark.lane)
-        return f"{request_id}/{mark.lane}/{mark.stream}", mark.is_last
+        return f"{request_id}/{mark.lane}/{mark.stream}", (mark.turn, following(mark.turn)), mark.is_last
 
 
 def _shows_special(request: pb.PbRequest) -> bool:

@@ -12,7 +12,7 @@ from python_backend.engine.report import PerfMetrics
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.coalescer import Pending
 from python_backend.triton_adapter.requests import GenerateCall
-from python_backend.wire.stream_mark import StreamMark
+from python_backend.wire.stream_mark import StreamMark, following
 
 
 class ResponseBuilder:
@@ -100,6 +100,7 @@ class ResponseBuilder:
         padded = ids
         if self._mark is not None:
             padded = [*ids, self._mark._replace(is_last=is_last).to_padding_id()]
+            self._mark = self._mark._replace(turn=following(self._mark.turn))
             self._is_text_open = not is_last
         tensors = [
             pb.tensor("output_ids", [[padded]], np.int32),

@@ -166,7 +166,7 @@ class TritonPythonModel:
         for index, count in enumerate(sequences):
             # Each sequence is a stream of its own to postprocessing; the first one's number is the row's key.
             streams = [next(self._keys) for _ in range(count)]
-            marks = [StreamMark(self._pacer.lane, stream, False) for stream in streams]
+            marks = [StreamMark(self._pacer.lane, stream) for stream in streams]
             builders = [
                 ResponseBuilder(call, index, number, mark, requested_outputs)
                 for number, mark in enumerate(marks)

@@ -59,6 +59,8 @@ class ErrorKind(Enum):
 # The owner of an engine begins with it when the process died under a request; and while it starts another.
 ENGINE_DIED = "the engine process ended"
 ENGINE_AWAY = "the engine process is being started again"
+# What a process of the pipeline says that is asked for the rest of a text of which another had the beginning.
+TEXT_LOST = "the process with the beginning of this text ended"
 
 _BY_LABEL = {kind.label: kind for kind in ErrorKind}
 _TAGGED = re.compile(r"(?:^|[\s,])(" + "|".join(_BY_LABEL) + r"): (.*)", re.DOTALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from python_backend.wire.errors import ENGINE_AWAY, ENGINE_DIED, ErrorKind, InflightError
+from python_backend.wire.errors import ENGINE_AWAY, ENGINE_DIED, TEXT_LOST, ErrorKind, InflightError
 from router.core.generation import Failure
 from router.grpc.status import GrpcError, StatusCode
 
@@ -21,6 +21,11 @@ _PHRASES = {
     "is not available": Failure.NOT_LOADED,
     "is not ready": Failure.NOT_LOADED,
     "stopped accepting new inference requests": Failure.NOT_LOADED,
+}
+_BEGINNINGS = {
+    ENGINE_DIED: Failure.ENGINE_DIED,
+    ENGINE_AWAY: Failure.ENGINE_AWAY,
+    TEXT_LOST: Failure.STUB_DEAD,
 }
 _BY_KIND = {ErrorKind.MODEL_NOT_FOUND: Failure.NOT_LOADED, ErrorKind.CANCELLED: Failure.CALLER}
 
@@ -72,9 +77,8 @@ def _failure(error: InflightError, text: str) -> Failure:
 
 
 def _engines_failure(message: str) -> Failure:
-    if message.startswith(ENGINE_DIED):
-        return Failure.ENGINE_DIED
-    return Failure.ENGINE_AWAY if message.startswith(ENGINE_AWAY) else Failure.ENGINE
+    found = (failure for beginning, failure in _BEGINNINGS.items() if message.startswith(beginning))
+    return next(found, Failure.ENGINE)
 
 
 def _is_answer(text: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
-from python_backend.wire.stream_mark import StreamMark
+from python_backend.wire.stream_mark import StreamMark, following
 from tests.stack.triton_calls import TritonCalls, build_request, outputs
 from tests.text.corpus import TEXTS
 
@@ -22,9 +22,10 @@ def streams_open(stack: RunningStack) -> float:
 
 async def decode_one_by_one(triton: TritonCalls, stream: int, ids: list[int]) -> str:
     """Feeds postprocessing as the engine does: one token a response, the stream's mark in the padding."""
-    text = b""
+    text, turn = b"", 0
     for position, token_id in enumerate(ids):
-        mark = StreamMark(0, stream, is_last=position == len(ids) - 1).to_padding_id()
+        mark = StreamMark(0, stream, turn, position == len(ids) - 1).to_padding_id()
+        turn = following(turn)
         request = build_request(
             "postprocessing",
             f"text-{stream}",

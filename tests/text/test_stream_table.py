@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
 from python_backend.text.pieces import UnsupportedDecoder
-from python_backend.text.stream_table import StreamTable
+from python_backend.text.stream_table import StreamTable, TextLost
 from python_backend.text.tokenizer import Tokenizer
 from tests.text.corpus import EMOJI, TEXTS
 from tests.text.tokenizer_kinds import TRAINED, byte_ids, tokenizer_of
@@ -31,6 +31,16 @@ def test_each_request_and_beam_has_its_own_text(byte_level: Tokenizer) -> None:
             shown[index] += table.feed(request_id, beam, ids, is_last=False, now_s=0.0)
     assert tuple(shown) == EMOJI[:3]
     assert len(table) == 3
+
+
+@pytest.mark.parametrize("seen", [0, 1, 5])
+def test_a_chunk_before_which_another_is_missing_is_refused(byte_level: Tokenizer, seen: int) -> None:
+    table = StreamTable(byte_level)
+    for turn in range(seen):
+        table.feed("one", 0, [5], is_last=False, now_s=0.0, turns=(turn, turn + 1))
+    with pytest.raises(TextLost):
+        table.feed("one", 0, [5], is_last=False, now_s=0.0, turns=(seen + 1, seen + 2))
+    assert len(table) == 0
 
 
 def test_the_last_chunk_frees_the_stream(byte_level: Tokenizer) -> None:

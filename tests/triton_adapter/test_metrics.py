@@ -31,7 +31,7 @@ def metrics() -> EngineMetrics:
 def running_row() -> RunningRow:
     generation = GenerationRequest([1, 2, 3], 4, tier=Tier.BATCH)
     call = GenerateCall("r", (RowCall(generation, True, False, False, False, False),), False)
-    builder = ResponseBuilder(call, 0, 0, StreamMark(0, 1, False), ())
+    builder = ResponseBuilder(call, 0, 0, StreamMark(0, 1), ())
     return RunningRow(1, RunningRequest("r", Sender(), 1), call, 0, 0, [builder])
 
 

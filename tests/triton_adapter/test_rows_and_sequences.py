@@ -100,6 +100,12 @@ def value(response: InferenceResponse, name: str) -> Any:
     return array.reshape(-1).tolist()[0]
 
 
+def mark_of(response: InferenceResponse) -> StreamMark:
+    mark = StreamMark.from_padding_id(int(response.outputs["output_ids"].reshape(-1)[-1]))
+    assert mark is not None
+    return mark
+
+
 def names(response: InferenceResponse) -> set[str]:
     return set(response.outputs)
 
@@ -153,12 +159,11 @@ def test_every_sequence_of_every_row_has_its_own_mark(model: TritonPythonModel) 
         request(2, num_return_sequences=[2, 2], decoder_input_ids=[[0], [0]], request_id=f"r{number}")
         for number in range(2)
     ]
-    marks = []
+    marks: list[StreamMark] = []
     for asked in requests:
         for key, index in itertools.product(start(model, asked), range(2)):
             say_and_wait(model, asked, SequenceEvent(key, [1], FinishReason.LENGTH, sequence_index=index))
-        padding = [int(each.outputs["output_ids"].reshape(-1)[-1]) for each in asked.sender.responses]
-        marks += [StreamMark.from_padding_id(each) for each in padding]
+        marks += map(mark_of, asked.sender.responses)
     assert len({mark.stream for mark in marks}) == 8
     assert all(mark.is_last for mark in marks)
 
@@ -394,7 +399,7 @@ def test_postprocessing_learns_of_a_stream_that_breaks_off(model: TritonPythonMo
     wait_until(asked.sender.ended.is_set)
     _, goodbye, error = asked.sender.responses
     assert goodbye.outputs["sequence_length"].item() == 0
-    assert StreamMark.from_padding_id(goodbye.outputs["output_ids"].item()).is_last
+    assert mark_of(goodbye)[2:] == (1, True)
     assert error.error is not None
 
 
@@ -410,10 +415,7 @@ def test_postprocessing_learns_of_every_row_before_the_first_error_of_a_request(
     wait_until(asked.sender.ended.is_set)
     kinds = ["error" if each.error else "text" for each in asked.sender.responses]
     assert kinds == ["text"] * 6 + ["error"] * 2
-    marks = [
-        StreamMark.from_padding_id(each.outputs["output_ids"].reshape(-1)[-1].item())
-        for each in asked.sender.responses[:6]
-    ]
+    marks = [*map(mark_of, asked.sender.responses[:6])]
     assert {mark.stream for mark in marks if mark.is_last} == {mark.stream for mark in marks}
 
 

@@ -12,6 +12,7 @@ import pytest
 from python_backend.text.tokenizer import Tokenizer
 from python_backend.triton_adapter import postprocessing, preprocessing
 from python_backend.triton_adapter.request_starts import StartListener, StartTeller
+from python_backend.wire.errors import TEXT_LOST
 from python_backend.wire.stream_mark import StreamMark
 from tests.fakes.triton_stub import InferenceResponse, Request, arguments
 
@@ -167,10 +168,10 @@ def test_streams_of_one_request_id_are_distinguished_by_their_marks(
     (face,) = tokenizer.encode_batch(["🙂"], False)
     assert len(face) > 1
     for stream in (1, 2):
-        mark = StreamMark(0, stream, False).to_padding_id()
+        mark = StreamMark(0, stream).to_padding_id()
         assert text_of(post, [face[0], mark], 1) == ""
     for stream in (1, 2):
-        mark = StreamMark(0, stream, True).to_padding_id()
+        mark = StreamMark(0, stream, 1, True).to_padding_id()
         assert text_of(post, [*face[1:], mark], len(face) - 1) == "🙂"
 
 
@@ -179,9 +180,24 @@ def test_a_stream_that_breaks_off_is_forgotten_at_once(
 ) -> None:
     """The engine closes it with a response of no ids, ahead of the error."""
     (face,) = tokenizer.encode_batch(["🙂"], False)
-    assert text_of(post, [face[0], StreamMark(0, 1, False).to_padding_id()], 1) == ""
+    assert text_of(post, [face[0], StreamMark(0, 1).to_padding_id()], 1) == ""
     assert len(post._streams) == 1
-    assert text_of(post, [StreamMark(0, 1, True).to_padding_id()], 0) == ""
+    assert text_of(post, [StreamMark(0, 1, 1, True).to_padding_id()], 0) == ""
+    assert len(post._streams) == 0
+
+
+@pytest.mark.parametrize("turn", [1, 3])
+def test_the_rest_of_a_text_is_refused_by_who_has_not_seen_its_beginning(
+    post: postprocessing.TritonPythonModel, tokenizer: Tokenizer, turn: int
+) -> None:
+    """Triton has put this process into the place of one that was frozen, with responses on their way."""
+    (ids,) = tokenizer.encode_batch(["two words"], False)
+    arrays = {
+        "TOKENS_BATCH": np.asarray([[[ids[1], StreamMark(0, 1, turn).to_padding_id()]]], dtype=np.int32),
+        "SEQUENCE_LENGTH": np.asarray([[1]], dtype=np.int32),
+    }
+    (response,) = post.execute([Request(arrays, "r")])
+    assert response.error.message == f"engine_failed: {TEXT_LOST}"
     assert len(post._streams) == 0
 
 
@@ -245,7 +261,7 @@ def test_the_bytes_of_tokens_come_with_their_top_log_probs(
 ) -> None:
     (ids,) = tokenizer.encode_batch(["so 🙂"], False)
     echoed, answer = ids[:1], [*ids[1:], tokenizer.eos_id]
-    mark = StreamMark(0, 1, True).to_padding_id()
+    mark = StreamMark(0, 1, 0, True).to_padding_id()
     arrays = {
         "TOKENS_BATCH": np.asarray([[[*echoed, *answer, mark]]], dtype=np.int32),
         "SEQUENCE_LENGTH": np.asarray([[len(ids) + 1]], dtype=np.int32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from python_backend.wire.errors import ErrorKind
+from python_backend.wire.errors import TEXT_LOST, ErrorKind
 from router.core.generation import Failure
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.failures import from_status, from_text
@@ -20,6 +20,7 @@ from router.triton.failures import from_status, from_text
         ("Request timeout expired", Failure.OVERLOADED),
         ("overloaded: the engine has no room for Stub process", Failure.OVERLOADED),
         ("engine_failed: step 5 broke", Failure.ENGINE),
+        (f"in ensemble 'e', engine_failed: {TEXT_LOST}", Failure.STUB_DEAD),
         ("invalid_request: 'Stub process' is no stop word", Failure.CALLER),
         ("cancelled: by the caller", Failure.CALLER),
         ("something odd", Failure.ENGINE),
