@@ -18,6 +18,7 @@ from python_backend.engine.runtimes.hosted.conversation import Conversation
 from python_backend.engine.runtimes.hosted.runtime import HostedRuntime, HostFacts
 from python_backend.engine.runtimes.vllm.adapters import VllmAdapters, adapter_arguments
 from python_backend.engine.runtimes.vllm.host import VllmHost
+from python_backend.engine.runtimes.vllm.images import image_arguments, most_image_tokens
 from python_backend.engine.runtimes.vllm.statistics import VllmStatistics
 from python_backend.engine.runtimes.vllm.translator import VllmTranslator
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -57,7 +58,7 @@ def load_vllm(
     llm, conversation = _start(parameters, arguments, api, adapters)
     can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
     translator = VllmTranslator(api, capabilities, can_guide, checkpoint.end_ids, adapters)
-    return HostedRuntime(conversation, translator, _facts(parameters, checkpoint, llm.vllm_config, can_guide))
+    return HostedRuntime(conversation, translator, _facts(parameters, checkpoint, llm, can_guide))
 
 
 def _refuse_unfit(parameters: EngineParameters) -> None:
@@ -93,6 +94,7 @@ def _import_api() -> dict[str, Any]:
     from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError
     from vllm.inputs import tokens_input
     from vllm.lora.request import LoRARequest
+    from vllm.multimodal.media import ImageMediaIO
     from vllm.platforms import current_platform
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -103,7 +105,8 @@ def _import_api() -> dict[str, Any]:
     if current_platform.is_cpu():
         # Nothing is compiled on a CPU: there need be no compiler.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    named = (*classes, *errors, EngineDeadError, EngineGenerateError, LoRARequest, tokens_input)
+    errors = (*errors, EngineDeadError, EngineGenerateError)
+    named = (*classes, *errors, ImageMediaIO, LoRARequest, tokens_input)
     return {each.__name__: each for each in named}
 
 
@@ -135,6 +138,7 @@ def engine_arguments(
         "enable_expert_parallel": parameters.enable_expert_parallel,
         **parameters.parallel_sizes,
         **adapter_arguments(parameters),
+        **image_arguments(parameters, checkpoint),
     }
     if parameters.inflight_tokens_per_block:
         arguments["block_size"] = block
@@ -163,7 +167,7 @@ def _start(
         llm = loop.run_until_complete(_load(arguments, api, told))
     except (ValueError, TypeError) as error:
         raise InflightError(ErrorKind.UNSUPPORTED, f"vLLM refuses the model: {error}") from error
-    host = VllmHost(llm, adapters)
+    host = VllmHost(llm, adapters, api["ImageMediaIO"]())
     conversation = Conversation(host, parameters.stats_check_period_ms / 1000, _SILENCE_S, loop)
     atexit.register(llm.shutdown)
     atexit.register(conversation.close)  # which runs before
@@ -172,10 +176,9 @@ def _start(
     return llm, conversation
 
 
-def _facts(
-    parameters: EngineParameters, checkpoint: CheckpointFacts, config: Any, can_guide: bool
-) -> HostFacts:
+def _facts(parameters: EngineParameters, checkpoint: CheckpointFacts, llm: Any, can_guide: bool) -> HostFacts:
     """Copies of the model have each a cache and a batch of their own."""
+    config = llm.vllm_config
     blocks, block = config.cache_config.num_gpu_blocks, config.cache_config.block_size
     copies = parameters.data_parallel_size
     return HostFacts(
@@ -186,6 +189,7 @@ def _facts(
         blocks * copies,
         block,
         checkpoint.end_ids[0] if can_guide else None,
+        *most_image_tokens(llm),
     )
 
 
