@@ -15,10 +15,10 @@ from router.core.messages import (
     CalledFunction,
     CalledTool,
     FileReference,
-    ImageReference,
     MadeCall,
     Message,
     Part,
+    image_part,
 )
 from router.core.origin import random_hex
 from router.core.tenant import Caller
@@ -52,9 +52,6 @@ class GivenPart(msgspec.Struct, frozen=True):
     filename: str | None = None
     image_url: str | None = None
     detail: str | None = None
-
-    def image(self) -> Part:
-        return Part("image_url", image_url=ImageReference(self.image_url, self.file_id))
 
 
 class GivenItem(msgspec.Struct, frozen=True):
@@ -292,8 +289,10 @@ class _Reader:
         if part.type == "input_file":
             return await self._file(part, where)
         if part.type == _IMAGE and role == "user":
+            if (part.image_url is None) == (part.file_id is None):
+                raise invalid(f"{where}: give either image_url or file_id", where)
             shown = {"type": _IMAGE, "file_id": part.file_id, "detail": part.detail or "auto"}
-            return shown, part.image()  # its data is not shown again
+            return shown, image_part(part.image_url, part.file_id)  # its data is not shown again
         kind = part.type if part.type.isidentifier() and len(part.type) <= 64 else "this type"
         allowed = "input_text, output_text, input_file, and input_image of a user"
         message = f"{where}.type: {kind} is not supported here; allowed: {allowed}"
