@@ -51,9 +51,8 @@ class Llm:
     async def generate(self, **arguments: Any) -> AsyncIterator[Any]:
         self.asked.append(arguments)
         answer = SimpleNamespace(token_ids=[4], logprobs=None, finish_reason="stop", stop_reason=None)
-        yield SimpleNamespace(
-            outputs=[answer], finished=True, prompt_logprobs=None, metrics=None, num_cached_tokens=0
-        )
+        of_prompt = {"prompt_logprobs": None, "prompt_token_ids": None, "num_cached_tokens": 0}
+        yield SimpleNamespace(outputs=[answer], finished=True, metrics=None, **of_prompt)
 
 
 def request(*images: bytes, salt: str = "ours") -> GenerationRequest:
