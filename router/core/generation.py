@@ -101,9 +101,9 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
         return text + self.image_tokens
 
     @property
-    def logged_prompt(self) -> str:
-        """With a line for each image, in place of it."""
-        return "\n".join((self.prompt, *(image.description for image in self.images or ())))
+    def logged_texts(self) -> tuple[str, ...]:
+        """The prompt, and in the place of each image a text."""
+        return (self.prompt, *(image.description for image in self.images or ()))
 
     @property
     def engine_echoes(self) -> bool:

@@ -236,7 +236,7 @@ class TextJob:
         self._keeps = True
 
     def prompts(self) -> Sequence[str]:
-        return [call.logged_prompt for call in self._calls if not call.shares_prompt]
+        return [text for call in self._calls if not call.shares_prompt for text in call.logged_texts]
 
     def told(self) -> Sequence[str]:
         return [choice.told for choice in self._choices]

@@ -13,6 +13,7 @@ from router.core.images import Vision
 from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import ServedModel
 from tests.fakes.pipeline import FakePipeline
+from tests.router.running import RunningRouter
 
 IMAGE_TOKENS = 50
 # As templates of models that see are written: content in parts, or as one text.
@@ -28,6 +29,12 @@ SEEING = ChatTemplate(
 
 def seer(max_images: int = 2, name: str = "seer") -> ServedModel:
     return ServedModel(name, FakePipeline(vision=Vision(max_images, IMAGE_TOKENS)), SEEING)
+
+
+def pipeline_of(router: RunningRouter, name: str = "seer") -> FakePipeline:
+    found = router.parts.models.find(name).pipeline
+    assert isinstance(found, FakePipeline)
+    return found
 
 
 def picture(kind: str = "PNG", size: tuple[int, int] = (8, 6), colour: str = "red") -> bytes:

@@ -161,8 +161,8 @@ async def test_requests_with_different_images_are_never_the_same() -> None:
     assert digest(calls[0]) == digest(calls[1]) != digest(calls[2])
 
 
-async def test_the_prompt_that_is_logged_has_hash_and_size_of_an_image_and_no_bytes_of_it() -> None:
+async def test_what_is_logged_has_hash_and_size_of_an_image_and_no_bytes_of_it() -> None:
     found = await read(image_part(data_url(RED)))
     (call,) = templated_calls(chat(IMAGE_URL), Record("", "id", LOCAL_CALLER), seer(), SEEING, found)
     described = f"[image/png, 8x6, {len(RED)} bytes, sha256 {hashlib.sha256(RED).hexdigest()}]"
-    assert call.logged_prompt == f"{call.prompt}\n{described}"
+    assert call.logged_texts == (call.prompt, described)
