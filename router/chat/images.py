@@ -98,7 +98,7 @@ class Images:
 
 def asked_images(messages: Sequence[Message], model: ServedModel) -> list[ImageReference]:
     """Those of a chat, in their order; raises InflightError where the model does not take them."""
-    asked = []
+    asked: list[ImageReference] = []
     for message in messages:
         found = message.images
         if found and message.role != "user":

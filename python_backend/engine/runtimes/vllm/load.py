@@ -105,8 +105,8 @@ def _import_api() -> dict[str, Any]:
     if current_platform.is_cpu():
         # Nothing is compiled on a CPU: there need be no compiler.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    errors = (*errors, EngineDeadError, EngineGenerateError)
-    named = (*classes, *errors, ImageMediaIO, LoRARequest, tokens_input)
+    broken = (EngineDeadError, EngineGenerateError)
+    named = (*classes, *errors, *broken, ImageMediaIO, LoRARequest, tokens_input)
     return {each.__name__: each for each in named}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +37,7 @@ class Llm:
         self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=max_model_len))
         self.rendered: list[Any] = []
         self.asked: list[Any] = []
-        self.meanwhile = lambda: None
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def render_cmpl_async(self, prompts: list[Any]) -> list[Any]:
         self.rendered += prompts
