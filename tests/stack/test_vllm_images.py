@@ -17,9 +17,8 @@ from benchmarks.stack import RunningStack, running_stack
 from tests.lasting import lasting
 from tests.stack.conftest import EXACT
 from tests.stack.seeing_model import expanded, greedy_ids, random_picture, write_seeing_model
-from tests.stack.test_vllm_runtime import SPREAD, comes_true, runtimes
+from tests.stack.test_vllm_runtime import SPREAD, comes_true
 
-__all__ = ["runtimes"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200), SPREAD]
 
 NEW_TOKENS = 12

@@ -32,6 +32,7 @@ class VllmHost:
             if asked.is_aborted:  # meanwhile, before vLLM knew of it
                 yield News(finish_reason="cancelled", is_last=True)
                 return
+            yield News()  # a sign of life: to read images is no iteration
             arguments = {**arguments, "prompt": rendered}
             image_tokens = len(rendered["prompt_token_ids"]) - len(prompt["prompt_token_ids"])
         asked.handle = arguments["request_id"]

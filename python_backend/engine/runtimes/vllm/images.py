@@ -65,5 +65,5 @@ def most_image_tokens(llm: Any) -> tuple[int, int]:
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
-    budget = MultiModalBudget(llm.vllm_config, MULTIMODAL_REGISTRY, enable_cache=False)
+    budget = MultiModalBudget(llm.vllm_config, MULTIMODAL_REGISTRY)
     return most, budget.mm_max_toks_per_item["image"]

@@ -78,9 +78,10 @@ def test_a_prompt_with_images_names_them_by_tenant_and_content() -> None:
     assert "cache_salt" not in image_prompt(request(b"a", salt=""))
 
 
-async def test_images_are_decoded_and_what_they_have_come_to_is_told() -> None:
+async def test_images_are_decoded_and_what_they_have_come_to_is_told_behind_a_sign_of_life() -> None:
     llm = Llm()
-    (news,) = await told(llm, asked(b"a", b"b"))
+    alive, news = await told(llm, asked(b"a", b"b"))
+    assert alive == News()
     assert llm.rendered[0]["multi_modal_data"] == {"image": ["decoded a", "decoded b"]}
     assert llm.asked[0]["prompt"]["prompt_token_ids"] == [1, *[PLACE] * 8, 2]
     assert news.image_tokens == 6
