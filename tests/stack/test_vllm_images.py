@@ -84,7 +84,7 @@ def prompt_ids(checkpoint: Path, pictures: int) -> list[int]:
     return ids
 
 
-@pytest.mark.parametrize("pictures", [[], [ONE], [OTHER], [ONE, OTHER], [OTHER, ONE]], ids=str.__len__)
+@pytest.mark.parametrize("pictures", [[], [ONE], [OTHER], [ONE, OTHER], [OTHER, ONE]])
 async def test_the_ids_are_those_of_transformers_whatever_is_shown(
     stack: RunningStack, in_transformers: Any, checkpoint: Path, pictures: list[PIL.Image.Image]
 ) -> None:
