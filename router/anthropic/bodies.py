@@ -40,9 +40,9 @@ class ImageSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_id: str | None = None
 
     def part(self, where: str) -> Part:
-        given = {"base64": self.data, "url": self.url, "file": self.file_id}[self.type]
+        field = {"base64": "data", "url": "url", "file": "file_id"}[self.type]
+        given: str | None = getattr(self, field)
         if given is None:
-            field = {"base64": "data", "url": "url", "file": "file_id"}[self.type]
             raise invalid(f"{where}.{field}: expected with the type {self.type}", f"{where}.{field}")
         if self.type == "file":
             return image_part(file_id=given)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.fair_pool import FairPool
 from router.request.decoding import invalid
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
 _FETCH_S = 10.0
-_AT_ONCE = 16
+_AT_ONCE, _WAITING_EACH = 16, 64
 _PORTS = {"http": 80, "https": 443}
 # Stands for addresses of IPv4, private ones too.
 _TRANSLATED = ip_network("64:ff9b::/96")
@@ -40,7 +41,8 @@ class ImageHosts:
         self._hosts = frozenset(hosts)
         self._max_bytes = max_bytes
         self._resolve = resolve or addresses_of
-        limits = httpx.Limits(max_connections=_AT_ONCE, max_keepalive_connections=0)
+        self._turns = FairPool("images to be fetched", _AT_ONCE, _WAITING_EACH)
+        limits = httpx.Limits(max_keepalive_connections=0)
         self._http = httpx.AsyncClient(
             transport=transport, limits=limits, trust_env=False, follow_redirects=False, timeout=_FETCH_S
         )
@@ -48,9 +50,10 @@ class ImageHosts:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def fetch(self, url: str, where: str) -> bytes:
+    async def fetch(self, url: str, tenant: str, where: str) -> bytes:
         try:
-            return await asyncio.wait_for(self._fetch(url, where), _FETCH_S)
+            async with self._turns.turn(tenant):
+                return await asyncio.wait_for(self._fetch(url, where), _FETCH_S)
         except (asyncio.TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError):
             raise invalid(f"{where}: it could not be fetched within {_FETCH_S:g} s", "messages") from None
 

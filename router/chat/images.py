@@ -44,7 +44,7 @@ class Files(Protocol):
 class Hosts(Protocol):
     """Other machines that the operator lets images be fetched from."""
 
-    async def fetch(self, url: str, where: str) -> bytes:
+    async def fetch(self, url: str, tenant: str, where: str) -> bytes:
         """The file; raises InflightError for a host that is not allowed, and for what is no file there."""
 
 
@@ -78,7 +78,7 @@ class Images:
         if asked.file_id is not None:
             data = await self._uploaded(record.caller, asked.file_id, where)
         elif url.startswith(("https://", "http://")):
-            data = await self._fetched(url, where)
+            data = await self._fetched(url, tenant, where)
         else:
             raise _refusal(where, "expected a url that begins with data: or https://, or a file_id")
         return await self._aside.when_large(len(data), tenant, look_at, data, where, limits)
@@ -89,11 +89,11 @@ class Images:
         _, data = await self._files.read(caller, file_id, self._limits.max_bytes)
         return data
 
-    async def _fetched(self, url: str, where: str) -> bytes:
+    async def _fetched(self, url: str, tenant: str, where: str) -> bytes:
         if self._hosts is None:
             message = f"{where}: images are not fetched from other hosts; send a data: URL or a file_id"
             raise InflightError(ErrorKind.UNSUPPORTED, message, "messages")
-        return await self._hosts.fetch(url, where)
+        return await self._hosts.fetch(url, tenant, where)
 
 
 def asked_images(messages: Sequence[Message], model: ServedModel) -> list[ImageReference]:

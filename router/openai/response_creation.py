@@ -207,7 +207,8 @@ class ResponseCreation:
         exchange, dialect = answered.exchange, answered.dialect
         prompt, template = answered.cut.prompt, asked.template
         try:
-            images = await self._images.read(chat.messages, model, record)
+            reading = self._images.read(chat.messages, model, record)
+            images = await unless_left(reading, exchange.on_disconnect)
             calls = chat_calls(chat, prompt, record.request_id, record.tenant, model.defaults, template)
             calls = showing(calls, images, model) if images else calls
             reader = chat_reader(chat, calls[0], template)

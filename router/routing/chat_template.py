@@ -50,7 +50,8 @@ _OWN = ("messages", "tools", "documents", "add_generation_prompt", "chat_templat
 _DICT_NAMES = frozenset(dir(dict))
 _NO_TOKENIZER = TokenizerFile()
 _TRIED = {"type": "text", "text": "inflight"}
-_KEPT = re.compile("""["']type["']""")
+# In the prompt of a template that prints parts as they are, because it knows nothing of them.
+_PRINTED = re.compile("""["']type["']""")
 
 
 class TemplateBroken(Exception):
@@ -99,7 +100,7 @@ class ChatTemplate:
             )
         except Exception:
             return ""
-        return prompt if _TRIED["text"] in prompt and not _KEPT.search(prompt) else ""
+        return prompt if _TRIED["text"] in prompt and not _PRINTED.search(prompt) else ""
 
     def knows(self, name: str) -> bool:
         """Whether it has a use for a variable of this name."""

@@ -40,7 +40,7 @@ async def fetch(url: str, web: Web, addresses: Sequence[str] = (PUBLIC,)) -> byt
 
     hosts = ImageHosts(["cdn.example.org"], 1000, resolve, httpx.MockTransport(web))
     try:
-        return await hosts.fetch(url, "image 1")
+        return await hosts.fetch(url, "acme", "image 1")
     finally:
         await hosts.close()
 
@@ -91,7 +91,7 @@ async def test_a_host_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPa
 
     hosts = ImageHosts(["cdn.example.org"], 1000, resolve)
     with pytest.raises(InflightError, match=r"could not be fetched within 0.05 s"):
-        await hosts.fetch("https://cdn.example.org/a.png", "image 1")
+        await hosts.fetch("https://cdn.example.org/a.png", "acme", "image 1")
     await hosts.close()
 
 

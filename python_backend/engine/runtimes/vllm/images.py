@@ -23,15 +23,9 @@ def image_arguments(parameters: EngineParameters, checkpoint: CheckpointFacts) -
 
 
 def image_prompt(request: GenerationRequest) -> dict[str, Any]:
-    """vLLM's `TokensPrompt`, with the files that `read_images` decodes.
-
-    By its name vLLM finds an image that it has read before, whoever sent it: a tenant's salt is part of it.
-    """
-    salt = request.cache_salt
-    names = [hashlib.sha256(salt.encode() + b"\0" + each).hexdigest() for each in request.images]
+    """vLLM's `TokensPrompt`, with the files that `read_images` decodes."""
     prompt = {"prompt_token_ids": list(request.prompt_ids), _DATA: {"image": list(request.images)}}
-    prompt[_NAMES] = {"image": names}
-    return {**prompt, "cache_salt": salt} if salt else prompt
+    return {**prompt, "cache_salt": request.cache_salt} if request.cache_salt else prompt
 
 
 def has_images(prompt: Mapping[str, Any]) -> bool:
@@ -43,9 +37,8 @@ async def read_images(llm: Any, image_io: Any, prompt: Mapping[str, Any]) -> Any
 
     Raises ValueError for what is no image, and InflightError for a prompt that has become too long.
     """
-    files = prompt[_DATA]["image"]
-    images = await asyncio.to_thread(lambda: [image_io.load_bytes(each) for each in files])
-    (rendered,) = await llm.renderer.render_cmpl_async([{**prompt, _DATA: {"image": images}}])
+    decoded = await asyncio.to_thread(_decoded, image_io, prompt)
+    (rendered,) = await llm.renderer.render_cmpl_async([decoded])
     tokens, most = len(rendered["prompt_token_ids"]), llm.vllm_config.model_config.max_model_len
     if tokens >= most:
         raise InflightError(
@@ -54,6 +47,14 @@ async def read_images(llm: Any, image_io: Any, prompt: Mapping[str, Any]) -> Any
             f"have at most {most}",
         )
     return rendered
+
+
+def _decoded(image_io: Any, prompt: Mapping[str, Any]) -> dict[str, Any]:
+    """By its name vLLM finds an image that it has read before, whoever sent it: the salt is part of it."""
+    files, salt = prompt[_DATA]["image"], str(prompt.get("cache_salt", "")).encode()
+    names = [hashlib.sha256(salt + b"\0" + each).hexdigest() for each in files]
+    images = [image_io.load_bytes(each) for each in files]
+    return {**prompt, _DATA: {"image": images}, _NAMES: {"image": names}}
 
 
 def most_image_tokens(llm: Any) -> tuple[int, int]:

@@ -67,15 +67,15 @@ async def told(llm: Llm, of: Asked) -> list[News]:
     return [news async for news in VllmHost(llm, image_io=Decoder()).follow(of)]
 
 
-def test_a_prompt_with_images_names_them_by_tenant_and_content() -> None:
-    names = [
-        tuple(image_prompt(request(data, salt=salt))["multi_modal_uuids"]["image"])
-        for data, salt in ((b"a", "ours"), (b"a", "ours"), (b"b", "ours"), (b"a", "theirs"))
-    ]
+async def test_images_are_named_by_tenant_and_content() -> None:
+    llm = Llm()
+    for data, salt in ((b"a", "ours"), (b"a", "ours"), (b"b", "ours"), (b"a", "theirs"), (b"a", "")):
+        prompt = image_prompt(request(data, salt=salt))
+        assert prompt.get("cache_salt", "") == salt
+        await told(llm, Asked({"prompt": prompt, "request_id": "3.0"}))
+    names = [each["multi_modal_uuids"]["image"][0] for each in llm.rendered]
     assert names[0] == names[1]
-    assert len({*names}) == 3
-    assert image_prompt(request(b"a"))["cache_salt"] == "ours"
-    assert "cache_salt" not in image_prompt(request(b"a", salt=""))
+    assert len({*names}) == 4
 
 
 async def test_images_are_decoded_and_what_they_have_come_to_is_told_behind_a_sign_of_life() -> None:
