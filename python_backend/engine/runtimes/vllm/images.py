@@ -57,14 +57,15 @@ def _decoded(image_io: Any, prompt: Mapping[str, Any]) -> dict[str, Any]:
     return {**prompt, _DATA: {"image": images}, _NAMES: {"image": names}}
 
 
-def most_image_tokens(llm: Any) -> tuple[int, int]:
-    """How many images a request may have, and of how many tokens one is at most; both 0 without vision."""
+async def vision_of(llm: Any) -> dict[str, int]:
+    """Of `HostFacts`: how many images a request may have, and of how many tokens one is at most."""
     processor = llm.renderer.mm_processor
     most = processor.info.allowed_mm_limits.get("image", 0) if processor is not None else 0
     if not most:
-        return 0, 0
+        return {}
     from vllm.multimodal import MULTIMODAL_REGISTRY
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
+    await llm.reset_mm_cache()  # once its processor has been warmed up, in a thread that bears no other
     budget = MultiModalBudget(llm.vllm_config, MULTIMODAL_REGISTRY)
-    return most, budget.mm_max_toks_per_item["image"]
+    return {"max_images": most, "image_tokens": budget.mm_max_toks_per_item["image"]}

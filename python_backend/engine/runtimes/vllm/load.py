@@ -18,7 +18,7 @@ from python_backend.engine.runtimes.hosted.conversation import Conversation
 from python_backend.engine.runtimes.hosted.runtime import HostedRuntime, HostFacts
 from python_backend.engine.runtimes.vllm.adapters import VllmAdapters, adapter_arguments
 from python_backend.engine.runtimes.vllm.host import VllmHost
-from python_backend.engine.runtimes.vllm.images import image_arguments, most_image_tokens
+from python_backend.engine.runtimes.vllm.images import image_arguments, vision_of
 from python_backend.engine.runtimes.vllm.statistics import VllmStatistics
 from python_backend.engine.runtimes.vllm.translator import VllmTranslator
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -55,10 +55,11 @@ def load_vllm(
     adapters = None
     if parameters.inflight_max_adapters and parameters.inflight_adapters_dir:
         adapters = VllmAdapters(Path(parameters.inflight_adapters_dir), api["LoRARequest"])
-    llm, conversation = _start(parameters, arguments, api, adapters)
+    llm, conversation, vision = _start(parameters, arguments, api, adapters)
     can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
     translator = VllmTranslator(api, capabilities, can_guide, checkpoint.end_ids, adapters)
-    return HostedRuntime(conversation, translator, _facts(parameters, checkpoint, llm, can_guide))
+    facts = _facts(parameters, checkpoint, llm.vllm_config, can_guide)
+    return HostedRuntime(conversation, translator, replace(facts, **vision))
 
 
 def _refuse_unfit(parameters: EngineParameters) -> None:
@@ -160,11 +161,12 @@ def _start(
     arguments: dict[str, Any],
     api: dict[str, Any],
     adapters: VllmAdapters | None,
-) -> tuple[Any, Conversation]:
+) -> tuple[Any, Conversation, dict[str, int]]:
     loop = asyncio.new_event_loop()
     told: list[VllmStatistics] = []
     try:
         llm = loop.run_until_complete(_load(arguments, api, told))
+        vision = loop.run_until_complete(vision_of(llm))
     except (ValueError, TypeError) as error:
         raise InflightError(ErrorKind.UNSUPPORTED, f"vLLM refuses the model: {error}") from error
     host = VllmHost(llm, adapters, api["ImageMediaIO"]())
@@ -173,12 +175,13 @@ def _start(
     atexit.register(conversation.close)  # which runs before
     cache = llm.vllm_config.cache_config
     told.append(VllmStatistics(conversation.iterations, cache.num_gpu_blocks, cache.block_size))
-    return llm, conversation
+    return llm, conversation, vision
 
 
-def _facts(parameters: EngineParameters, checkpoint: CheckpointFacts, llm: Any, can_guide: bool) -> HostFacts:
+def _facts(
+    parameters: EngineParameters, checkpoint: CheckpointFacts, config: Any, can_guide: bool
+) -> HostFacts:
     """Copies of the model have each a cache and a batch of their own."""
-    config = llm.vllm_config
     blocks, block = config.cache_config.num_gpu_blocks, config.cache_config.block_size
     copies = parameters.data_parallel_size
     return HostFacts(
@@ -189,7 +192,6 @@ def _facts(parameters: EngineParameters, checkpoint: CheckpointFacts, llm: Any, 
         blocks * copies,
         block,
         checkpoint.end_ids[0] if can_guide else None,
-        *most_image_tokens(llm),
     )
 
 
