@@ -69,21 +69,22 @@ _NOTHING: dict[str, Route] = {}
 def all_routes(parts: Parts) -> list[Route]:
     """Everything that is served over HTTP, but for its own description."""
     models, answers, store, documents = parts.models, parts.answers, parts.store, parts.documents
+    images = parts.images
     tenancy, quota = parts.tenancy, StorageQuota(parts.file_limits.max_bytes_per_tenant)
     chats = ChatStore(store, quota)
     return [
-        *chat.routes(models, answers, documents, stored_chats.ChatKeeper(chats, quota)),
+        *chat.routes(models, answers, documents, images, stored_chats.ChatKeeper(chats, quota)),
         *stored_chats.routes(chats),
         *completions.routes(models, answers),
         *embeddings.routes(models, answers),
         *rerank.routes(models, answers),
-        *responses.routes(models, answers, documents, store, parts.tokenizers, quota, parts.events),
+        *responses.routes(models, answers, documents, images, store, parts.tokenizers, quota, parts.events),
         *tokenization.routes(models, answers, parts.tokenizers),
         *moderations.routes(parts.safety),
         *conversations.routes(store, documents, quota, answers.aside),
         *anthropic_models.for_both(model_list.routes(models), models),
-        *messages.routes(models, answers, parts.tokenizers),
-        *ollama_answers.routes(models, answers),
+        *messages.routes(models, answers, images, parts.tokenizers),
+        *ollama_answers.routes(models, answers, images),
         *ollama_models.routes(models),
         *files.routes(store, parts.file_limits),
         *batches.routes(store),

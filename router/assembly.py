@@ -15,6 +15,7 @@ from router.answer_cache.cached_requests import CachedRequests
 from router.answer_cache.kept_answers import KeptAnswers
 from router.cascade.cascade import cascade_of
 from router.cascade.cascaded_requests import CascadedRequests
+from router.chat.images import ImageLimits, Images
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.health.engine_reports import EngineReports
@@ -286,9 +287,9 @@ class Assembly:
         documents = Documents(UploadedFiles(store), share=share, side_work=side_work)
         self._closing.push_async_callback(documents.close)
         self._closing.push_async_callback(tokenizers.close)
+        aside = Aside(self._threads_share)
         answers_kept = KeptAnswers(settings.answer_cache_bytes)
         cached = CachedRequests(answers_kept, permits, self._published, settings.cached_answer_percent)
-        aside = Aside(self._threads_share)
         cascaded = CascadedRequests(map(cascade_of, settings.cascades), aside)
         metrics.expose(AnswerCacheMetrics(cached), CascadeMetrics(cascaded))
         additions = Additions(settings.release_command, settings.release_sources)
@@ -309,6 +310,7 @@ class Assembly:
             tenancy=self._tenancy,
             store=store,
             documents=documents,
+            images=self._images(aside),
             tokenizers=tokenizers,
             file_limits=FileLimits(settings.max_file_bytes, settings.max_files_bytes_per_tenant),
             events=self._events,
@@ -323,6 +325,16 @@ class Assembly:
             metrics_open=settings.metrics_open,
             safety=safety,
         )
+
+    def _images(self, aside: Aside) -> Images:
+        limits = ImageLimits(self._settings.max_image_bytes, self._settings.max_image_pixels)
+        hosts = None
+        if self._settings.image_hosts:
+            from router.chat.image_hosts import ImageHosts
+
+            hosts = ImageHosts(self._settings.image_hosts, limits.max_bytes)
+            self._closing.push_async_callback(hosts.close)
+        return Images(aside, UploadedFiles(self._store), hosts, limits)
 
     def _replays(self, permits: Permits, gates: Gates, arms: ArmRecorder) -> Replays:
         def is_idle(model: str, *versions: int) -> bool:

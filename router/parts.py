@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from router.answer_cache.cached_requests import CachedRequests
     from router.cascade.cascaded_requests import CascadedRequests
+    from router.chat.images import Images
     from router.content.documents.documents import Documents
     from router.content.files.model import FileLimits
     from router.control.releases.additions import Additions
@@ -37,6 +38,7 @@ class Parts:
     tenancy: Tenancy
     store: StoreAccess
     documents: Documents
+    images: Images
     tokenizers: Tokenizers
     file_limits: FileLimits
     events: EventLog

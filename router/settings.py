@@ -111,6 +111,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     max_spool_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
     max_file_bytes: Annotated[int, Meta(ge=1 << 20, le=512 << 20)] = 64 << 20
     max_files_bytes_per_tenant: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
+    # Of one image: its file, and what its header says of its size. Hosts that images may be fetched from.
+    max_image_bytes: Annotated[int, Meta(ge=1024, le=64 << 20)] = 8 << 20
+    max_image_pixels: Annotated[int, Meta(ge=1, le=1 << 28)] = 16 << 20
+    image_hosts: tuple[Annotated[str, Meta(pattern=f"^{_HOST_NAME}$")], ...] = ()
     batch_concurrency: Annotated[int, Meta(ge=1, le=1024)] = 8
     # PEM files: with the first two clients connect by TLS, with the third they must show a certificate.
     tls_cert: str = ""

@@ -34,7 +34,11 @@ def within_vocabulary(request: GenerationRequest, vocabulary: int) -> Generation
 
 
 def refuse_impossible(
-    request: GenerationRequest, vocabulary: int, max_sequence_tokens: int, max_return_sequences: int
+    request: GenerationRequest,
+    vocabulary: int,
+    max_sequence_tokens: int,
+    max_return_sequences: int,
+    max_images: int = 0,
 ) -> None:
     """Raises InflightError with a sentence that names the value and what is allowed."""
     prompt = request.prompt_ids
@@ -56,6 +60,7 @@ def refuse_impossible(
             f"num_return_sequences is {request.num_return_sequences}; allowed: 1 to {max_return_sequences}"
         )
     _refuse_logits(request, vocabulary, max_sequence_tokens)
+    _refuse_many("images", len(request.images), "files", max_images)
     _refuse_many("stop_words_list", len(request.stop_sequences), "words", _MOST_WORDS)
     _refuse_many("bad_words_list", len(request.bad_sequences), "words", _MOST_WORDS)
     for bad in request.bad_sequences:

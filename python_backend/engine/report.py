@@ -38,6 +38,8 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     max_batch_size: int
     max_step_tokens: int
     can_pause: bool = False
+    max_images: int = 0  # in a request
+    image_tokens: int = 0  # of one, at most
 
 
 class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):
@@ -58,6 +60,7 @@ class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):
     paused_ns: int = 0
     drafted_tokens: int = 0
     accepted_drafts: int = 0
+    image_tokens: int = 0  # of the prompt, beside those that were sent
 
     @property
     def alloc_total_blocks(self) -> int:

@@ -100,7 +100,8 @@ class GenerationRequest:
     `returns_prompt_log_probs` for the same of the prompt's tokens. With `notes_steps` the end of its first
     sequence tells which steps that was part of. With `takes_any_ids` a prompt's ids may be beyond the
     vocabulary, and then stand for others: NVIDIA's benchmarks of the engine alone draw them at random.
-    `adapter` is the name of a LoRA adapter to answer with.
+    `adapter` is the name of a LoRA adapter to answer with. `images` are files, one for each place that the
+    prompt has for one.
     """
 
     prompt_ids: list[int]
@@ -126,6 +127,7 @@ class GenerationRequest:
     notes_steps: bool = False
     takes_any_ids: bool = False
     adapter: str = ""
+    images: tuple[bytes, ...] = ()
 
     @property
     def asks_of_prompt(self) -> bool:

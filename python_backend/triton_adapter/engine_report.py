@@ -50,6 +50,8 @@ def report_of(
         learned=now.learned,
         paused=now.paused,
         can_pause=capacity.can_pause,
+        max_images=capacity.max_images,
+        image_tokens=capacity.image_tokens,
     )
 
 

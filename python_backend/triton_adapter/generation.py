@@ -34,6 +34,7 @@ def decode_generation(row: RowInputs, tier: Tier, cache_salt: str, max_sequences
         )
     return GenerationRequest(
         prompt_ids=prompt_ids[:length],
+        images=row.files("images"),
         max_new_tokens=row.integer("request_output_len", 0, least=1),
         end_id=row.integer("end_id", -1),
         stop_sequences=row.words("stop_words_list"),

@@ -62,6 +62,11 @@ class RowInputs:
         values: list[int] = cells.reshape(-1).tolist()
         return values
 
+    def files(self, name: str) -> tuple[bytes, ...]:
+        """Those that are not empty."""
+        cells = self._cells(name)
+        return () if cells is None else tuple(bytes(each) for each in cells.reshape(-1) if len(each))
+
     def words(self, name: str) -> tuple[tuple[int, ...], ...]:
         """A word list: row 0 the ids of all words, row 1 their cumulative ends, padded with -1."""
         cells = self._cells(name)

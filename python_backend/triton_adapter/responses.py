@@ -51,6 +51,7 @@ class ResponseBuilder:
         """For a stream that begins with its prompt, or with its ids: that, once, before the first tokens."""
         if not (self._begins_with_prompt or self._tells_prompt_ids):
             return None
+        self._count_images(pending)
         prompt_ids = self._generation.prompt_ids
         shown = prompt_ids if self._begins_with_prompt else []
         tensors = self._common_tensors(shown, is_last=False)
@@ -71,6 +72,7 @@ class ResponseBuilder:
 
     def build(self, pending: Pending) -> Any:
         self.output_tokens += len(pending.token_ids)
+        self._count_images(pending)
         ids = self._echoed_ids + pending.token_ids
         tensors = self._common_tensors(ids, pending.is_last)
         if self._wants_output_count:
@@ -95,6 +97,12 @@ class ResponseBuilder:
         if not self._is_text_open:
             return None
         return pb.utils().InferenceResponse(output_tensors=self._common_tensors([], is_last=True))
+
+    def _count_images(self, pending: Pending) -> None:
+        """What they have come to is known with the first token."""
+        if pending.perf is not None and "num_input_tokens" in self._with_every_response:
+            tokens = len(self._generation.prompt_ids) + pending.perf.image_tokens
+            self._with_every_response["num_input_tokens"] = tokens
 
     def _common_tensors(self, ids: list[int], is_last: bool) -> list[Any]:
         padded = ids

@@ -30,6 +30,7 @@ class EngineReport:
     yet, `active` ones are all there are. With `holds_whole_answers` one takes the blocks of its longest
     answer when it begins. `learned` is None before enough steps were seen. One that `can_pause` pauses
     sequences of tenants above their part for those of others; so many of those that wait are `paused` now.
+    A request may have `max_images`, 0 where it reads text alone, of up to `image_tokens` each.
     """
 
     max_batch_size: int
@@ -48,6 +49,8 @@ class EngineReport:
     learned: LearnedStepCost | None = None
     paused: int = 0
     can_pause: bool = False
+    max_images: int = 0
+    image_tokens: int = 0
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

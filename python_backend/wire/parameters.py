@@ -90,6 +90,7 @@ class EngineParameters:
     inflight_max_adapters: int | None = None
     inflight_max_adapter_rank: int = 64
     inflight_speculation: bool = True
+    inflight_max_images: int = 16
 
     @property
     def gpu(self) -> int:
@@ -338,6 +339,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_max_adapters": _count,
     "inflight_max_adapter_rank": _positive(int),
     "inflight_speculation": parse_boolean,
+    "inflight_max_images": _count,
 }
 KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)
 

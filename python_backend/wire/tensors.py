@@ -192,6 +192,8 @@ TENSORRT_LLM = ModelContract(
         _ragged("lookahead_window_size", "INT32", 1),
         _ragged("lookahead_ngram_size", "INT32", 1),
         _ragged("lookahead_verification_set_size", "INT32", 1),
+        # Files of images, one for each place that the prompt has for one.
+        Tensor("images", "BYTES", (-1,), optional=True, ragged=True, extension=True),
     ),
     outputs=(
         Tensor("output_ids", "INT32", (-1, -1)),
@@ -262,6 +264,7 @@ ENSEMBLE = ModelContract(
         _ragged("guided_decoding_guide_type", "BYTES", 1),
         _ragged("guided_decoding_guide", "BYTES", 1),
         Tensor("prompt_ids", "INT32", (-1,), optional=True, extension=True),
+        Tensor("images", "BYTES", (-1,), optional=True, extension=True),
     ),
     outputs=(
         Tensor("text_output", "BYTES", (-1,)),

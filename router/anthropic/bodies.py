@@ -14,7 +14,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import ChatBody, ResponseFormat, Schema, refuse_unsupported
 from router.chat.tool_bodies import Named, NamedTool, Tool, ToolFunction
 from router.core.generation import MAX_NEW_TOKENS
-from router.core.messages import CalledFunction, MadeCall, Message
+from router.core.messages import CalledFunction, MadeCall, Message, Part, image_part
 from router.request.decoding import decode, invalid
 
 _MAX_TOOLS = 512
@@ -32,6 +32,23 @@ _BILLING = "x-anthropic-billing-header:"
 NEUTRAL: dict[str, tuple[Any, ...]] = {"container": (), "mcp_servers": ([],), "speed": ("standard",)}
 
 
+class ImageSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["base64", "url", "file"]
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+    file_id: str | None = None
+
+    def part(self, where: str) -> Part:
+        field = {"base64": "data", "url": "url", "file": "file_id"}[self.type]
+        given: str | None = getattr(self, field)
+        if given is None:
+            raise invalid(f"{where}.{field}: expected with the type {self.type}", f"{where}.{field}")
+        if self.type == "file":
+            return image_part(file_id=given)
+        return image_part(given if self.type == "url" else f"data:{self.media_type or ''};base64,{given}")
+
+
 class Block(msgspec.Struct, frozen=True):
     """One block of a message's content, of any type; what is not named here (cache_control) has no effect."""
 
@@ -43,6 +60,7 @@ class Block(msgspec.Struct, frozen=True):
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: str | list[Block] | None = None
+    source: Any = None
 
 
 class AnthropicMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,7 +189,7 @@ def _messages_of(message: AnthropicMessage, where: str) -> list[Message]:
     """Results of tools are messages of their own, before what the user says to them."""
     if isinstance(message.content, str):
         return [Message(message.role, message.content)]
-    texts, thoughts, calls, results = [], [], [], []
+    parts, thoughts, calls, results = list[Part](), [], [], []
     for index, block in enumerate(message.content):
         place = f"{where}[{index}]"
         if block.type == "tool_use" and message.role == "assistant":
@@ -180,11 +198,13 @@ def _messages_of(message: AnthropicMessage, where: str) -> list[Message]:
             results.append(_result(block, place))
         elif block.type == "thinking" and message.role == "assistant":
             thoughts.append(block.thinking or "")
+        elif block.type == "image" and message.role == "user":
+            parts.append(_image(block, f"{place}.source"))
         elif block.type != "redacted_thinking":
-            texts.append(_text(block, place))
-    if results and not texts:
+            parts.append(Part("text", _text(block, place)))
+    if results and not parts:
         return results
-    said = "\n".join(texts)
+    said = _said(parts)
     thought = "\n".join(thoughts) or None
     return [*results, Message(message.role, said, tool_calls=calls or None, reasoning_content=thought)]
 
@@ -197,9 +217,28 @@ def _turns(messages: Iterable[Message]) -> Iterator[Message]:
             yield from same
         else:
             calls = [call for each in same for call in each.tool_calls or ()]
-            said = "\n".join(str(each.content) for each in same)
+            said = _said([part for each in same for part in _parts(each)])
             thought = same[-1].reasoning_content
             yield Message(role, said, tool_calls=calls or None, reasoning_content=thought)
+
+
+def _said(parts: list[Part]) -> str | list[Part]:
+    """One text, unless there are images in it."""
+    if any(part.image is not None for part in parts):
+        return parts
+    return "\n".join(part.text or "" for part in parts)
+
+
+def _parts(message: Message) -> list[Part]:
+    content = message.content
+    return content if isinstance(content, list) else [Part("text", content or "")]
+
+
+def _image(block: Block, where: str) -> Part:
+    try:
+        return msgspec.convert(block.source, ImageSource).part(where)
+    except msgspec.ValidationError as error:
+        raise invalid(f"{where}: {error}", where) from None
 
 
 def _call(block: Block, where: str) -> MadeCall:
@@ -221,8 +260,8 @@ def _result(block: Block, where: str) -> Message:
 def _text(block: Block, where: str) -> str:
     if block.type != "text":
         kind = block.type if block.type.isidentifier() and len(block.type) < 32 else "other"
-        allowed = "allowed: text, and tool_use of an assistant, tool_result of a user"
-        message = f"{where}: this model reads text, not {kind} blocks; {allowed}"
+        allowed = "allowed: text, and tool_use of an assistant, tool_result and image of a user"
+        message = f"{where}: {kind} blocks are not read here; {allowed}"
         raise _unsupported(message, f"{where}.type")
     if block.text is None:
         raise invalid(f"{where}.text: expected a string", f"{where}.text")

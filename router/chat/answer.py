@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.calls import chat_reader, templated_calls
+from router.chat.images import asked_images
+from router.core.fair_pool import unless_left
 from router.request.text import TextJob
 
 if TYPE_CHECKING:
     from router.chat.bodies import ChatBody
+    from router.chat.images import Images
+    from router.core.images import Image
     from router.core.record import Record
     from router.http.exchange import Exchange
     from router.request.answer import Answers
@@ -19,11 +23,21 @@ if TYPE_CHECKING:
 
 
 async def answer_chat(
-    answers: Answers, exchange: Exchange, record: Record, model: ServedModel, chat: ChatBody, dialect: Dialect
+    answers: Answers,
+    images: Images,
+    exchange: Exchange,
+    record: Record,
+    model: ServedModel,
+    chat: ChatBody,
+    dialect: Dialect,
 ) -> None:
     template, size_bytes = template_of(model), len(exchange.request.body)
+    shown: tuple[Image, ...] = ()
+    if asked_images(chat.messages, model):
+        await answers.permits.foresee(record, model.name, 1)
+        shown = await unless_left(images.read(chat.messages, model, record), exchange.on_disconnect)
     calls = await answers.aside.when_large(
-        size_bytes, record.tenant, templated_calls, chat, record, model, template
+        size_bytes, record.tenant, templated_calls, chat, record, model, template, shown
     )
     reader = chat_reader(chat, calls[0], template)
     job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader)

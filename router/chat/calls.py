@@ -25,9 +25,10 @@ from router.core.origin import random_bits
 from router.request.decoding import invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from router.chat.bodies import ChatBody, Options
+    from router.core.images import Image
     from router.core.messages import Message
     from router.core.record import Record
     from router.request.choice import AnswerReader
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 _TIERS: dict[str | None, str] = {"flex": "batch", "priority": "interactive"}
 # Below this, logits divided by the temperature leave the range of 32-bit floats.
 _GREEDY_BELOW = 1e-4
-_IMAGES = ("image_url", "input_image", "image")
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -68,11 +68,24 @@ _NOTHING_DEMANDED = (None,) * 7
 
 
 def templated_calls(
-    body: ChatBody, record: Record, model: ServedModel, template: ChatTemplate
+    body: ChatBody,
+    record: Record,
+    model: ServedModel,
+    template: ChatTemplate,
+    images: tuple[Image, ...] = (),
 ) -> list[GenerationCall]:
     """The calls of a chat whose prompt the model's template writes."""
     prompt, tenant = chat_prompt(body, template), record.caller.organisation.id
-    return chat_calls(body, prompt, record.request_id, tenant, model.defaults, template)
+    calls = chat_calls(body, prompt, record.request_id, tenant, model.defaults, template)
+    return showing(calls, images, model) if images else calls
+
+
+def showing(
+    calls: Sequence[GenerationCall], images: tuple[Image, ...], model: ServedModel
+) -> list[GenerationCall]:
+    """The calls with their images, for which the prompt has as many places."""
+    tokens = len(images) * (model.vision.image_tokens if model.vision else 0)
+    return [msgspec.structs.replace(each, images=images, image_tokens=tokens) for each in calls]
 
 
 def chat_prompt(body: ChatBody, template: ChatTemplate) -> str:
@@ -109,7 +122,7 @@ def rendering(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
 
 
 def chat_messages(body: ChatBody, knows_tools: bool = True) -> list[dict[str, Any]]:
-    """The messages as chat templates know them: a role they were written for, content as one string.
+    """The messages as chat templates know them: a role they were written for, content that they can read.
 
     For a template that does not know tools, those there are, calls and their results become text.
     """
@@ -153,25 +166,27 @@ def _message(message: Message, index: int, knows_tools: bool) -> dict[str, Any]:
     return with_calls(rendered, message.tool_calls, where, knows_tools) if message.tool_calls else rendered
 
 
-def _content(message: Message, index: int) -> str:
+def _content(message: Message, index: int) -> str | list[dict[str, str]]:
+    """One string; with images, in parts, as templates of models that see take it."""
     where = f"messages[{index}].content"
     if isinstance(message.content, str):
         return message.content
     if message.content is None:
         raise invalid(f"{where}: expected a string or a list of text parts", where)
-    texts = []
+    texts, parts = [], []
     for position, part in enumerate(message.content):
-        if part.type in _IMAGES:
-            message_text = f"{where}[{position}]: no vision model is loaded: this one reads text, not images"
-            raise InflightError(ErrorKind.UNSUPPORTED, message_text, f"{where}[{position}].type")
+        if part.image is not None:
+            parts.append({"type": "image"})
+            continue
         if part.type != "text":
             kind = part.type if part.type.isidentifier() and len(part.type) < 32 else "other"
-            message_text = f"{where}[{position}]: this model reads text only, not {kind} parts"
+            message_text = f"{where}[{position}]: {kind} parts are not read; allowed: text, image_url, file"
             raise InflightError(ErrorKind.UNSUPPORTED, message_text, f"{where}[{position}].type")
         if part.text is None:
             raise invalid(f"{where}[{position}].text: expected a string", f"{where}[{position}].text")
         texts.append(part.text)
-    return "\n".join(texts)
+        parts.append({"type": "text", "text": part.text})
+    return "\n".join(texts) if len(texts) == len(parts) else parts
 
 
 def chat_calls(

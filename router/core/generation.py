@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import InflightError
+from router.core.images import Image, Vision
 from router.core.stages import EngineTimes
 from router.core.trace import Trace
 
@@ -71,6 +72,9 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] | None = None
     shows_special_tokens: bool | None = None
     prompt_ids: tuple[int, ...] | None = None
+    # One for each place that the prompt has for one, and how many tokens they are at most.
+    images: tuple[Image, ...] | None = None
+    image_tokens: int = 0
     # With the first delta come the ids of the prompt, then those of the answer.
     returns_token_ids: bool | None = None
     # With each token its log probability, and those of so many of the likeliest.
@@ -89,6 +93,17 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = inf
     # Where the prompt begins with what tenants may share, as the engine is told; see wire.shared_prefix.
     shared_prefix: str | None = None
+
+    @property
+    def most_prompt_tokens(self) -> int:
+        """As far as its length tells."""
+        text = text_tokens(self.prompt) if self.prompt_ids is None else len(self.prompt_ids)
+        return text + self.image_tokens
+
+    @property
+    def logged_texts(self) -> tuple[str, ...]:
+        """The prompt, and in the place of each image a text."""
+        return (self.prompt, *(image.description for image in self.images or ()))
 
     @property
     def engine_echoes(self) -> bool:
@@ -146,6 +161,10 @@ class RawGeneration(Protocol):
 
 class Pipeline(Protocol):
     """One model that generates text."""
+
+    @property
+    def vision(self) -> Vision | None:
+        """What its engines take of images; None where they read text alone, or have not told yet."""
 
     def generate(self, call: GenerationCall, told: Sequence[Delta] = ()) -> Generation:
         """Starts nothing until the first delta is asked for.

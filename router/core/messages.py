@@ -16,12 +16,38 @@ class FileReference(msgspec.Struct, frozen=True):
     filename: str | None = None
 
 
-class Part(msgspec.Struct, frozen=True):
-    """One part of a message's content; only text is understood, and files that become text."""
+class ImageReference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One that was uploaded, by its id; all of it, as a base64 data URL; or where it is to be fetched from.
+
+    `detail` is without effect: how closely an image is looked at is up to the model.
+    """
+
+    url: str | None = None
+    file_id: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+_IMAGES = ("image_url", "input_image", "image")
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One part of a message's content: text, a file that becomes text, or an image."""
 
     type: str
     text: str | None = None
     file: FileReference | None = None
+    image_url: ImageReference | str | None = None
+
+    @property
+    def image(self) -> ImageReference | None:
+        if self.type not in _IMAGES:
+            return None
+        found = self.image_url or ImageReference()
+        return ImageReference(found) if isinstance(found, str) else found
+
+
+def image_part(url: str | None = None, file_id: str | None = None) -> Part:
+    return Part("image_url", image_url=ImageReference(url, file_id))
 
 
 Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -64,6 +90,12 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # What a model thought before it said this, for templates that show it again.
     reasoning_content: str | None = None
     reasoning: Any = None
+
+    @property
+    def images(self) -> list[ImageReference]:
+        if not isinstance(self.content, list):
+            return []
+        return [image for part in self.content if (image := part.image) is not None]
 
 
 class ToolCall(msgspec.Struct, frozen=True):

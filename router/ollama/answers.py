@@ -11,7 +11,15 @@ from router.chat.answer import answer_chat
 from router.chat.calls import chat_calls
 from router.core.messages import Message
 from router.core.tenant import Scope
-from router.ollama.bodies import EmbedBody, OllamaChatBody, OllamaPromptBody, read, read_chat, served_name
+from router.ollama.bodies import (
+    EmbedBody,
+    OllamaChatBody,
+    OllamaPromptBody,
+    read,
+    read_chat,
+    served_name,
+    with_images,
+)
 from router.ollama.dialect import NDJSON, Lines, measured
 from router.request.decoding import invalid
 from router.request.embedding import EmbeddingJob
@@ -23,6 +31,7 @@ from router.request.text import TextJob
 
 if TYPE_CHECKING:
     from router.chat.bodies import ChatBody
+    from router.chat.images import Images
     from router.core.embedding import EmbeddingAnswer, EmbeddingCall, ServedEmbedder
     from router.core.generation import GenerationCall
     from router.core.record import Record
@@ -35,22 +44,23 @@ _ONE = "/api/embeddings"
 
 
 class OllamaAnswers:
-    def __init__(self, models: Registry, answers: Answers) -> None:
+    def __init__(self, models: Registry, answers: Answers, images: Images) -> None:
         self._models = models
         self._answers = answers
+        self._images = images
 
     async def chat(self, exchange: Exchange, record: Record) -> None:
         chat: ChatBody = await self._read(exchange, record, read_chat)
         model = self._models.find(chat.model, record)
         lines = Lines(record, model.name, is_chat=True)
         if chat.messages:
-            await answer_chat(self._answers, exchange, record, model, chat, lines)
+            await answer_chat(self._answers, self._images, exchange, record, model, chat, lines)
         else:
             _say_loaded(exchange, record, model, lines)
 
     async def generate(self, exchange: Exchange, record: Record) -> None:
         body: OllamaPromptBody = await self._read(exchange, record, partial(read, OllamaPromptBody))
-        texts = (("system", body.system), ("user", body.prompt))
+        texts = (("system", body.system), ("user", with_images(body.prompt, body.images)))
         chat = body.chat([Message(role, text) for role, text in texts if text])
         model = self._models.find(chat.model, record)
         lines = Lines(record, model.name, is_chat=False)
@@ -61,7 +71,7 @@ class OllamaAnswers:
             job = TextJob(exchange, record, model, calls, lines, bool(chat.stream))
             await self._answers.answer(job, record, exchange.on_disconnect)
         else:
-            await answer_chat(self._answers, exchange, record, model, chat, lines)
+            await answer_chat(self._answers, self._images, exchange, record, model, chat, lines)
 
     async def embed(self, exchange: Exchange, record: Record) -> None:
         body: EmbedBody = await self._read(exchange, record, partial(read, EmbedBody))
@@ -88,6 +98,8 @@ def _plain_calls(
     body: OllamaPromptBody, chat: ChatBody, record: Record, model: ServedModel
 ) -> list[GenerationCall]:
     """The prompt as it is, without a template."""
+    if body.images:
+        raise invalid("images: not with a raw prompt, or a model without a chat template", "images")
     if body.system:
         raise invalid("system: not with a raw prompt, or a model without a chat template", "system")
     made = chat_calls(chat, body.prompt, record.request_id, record.tenant, model.defaults)
@@ -116,8 +128,8 @@ class _Embedding(EmbeddingJob):
         respond_encoded(self._exchange, record, whole)
 
 
-def routes(models: Registry, answers: Answers) -> list[Route]:
-    api = OllamaAnswers(models, answers)
+def routes(models: Registry, answers: Answers, images: Images) -> list[Route]:
+    api = OllamaAnswers(models, answers, images)
     # Ollama reads a body as JSON whatever its type is, and its examples for curl rely on that.
     post = partial(Route, "POST", takes="", asks_model=True, request_id_prefix="ollama")
     lines = f"OllamaAnswer or {NDJSON}"

@@ -10,16 +10,16 @@ from msgspec import Meta
 from router.chat.bodies import MAX_TOOLS, ChatBody, ResponseFormat, Schema, refuse_unsupported
 from router.chat.tool_bodies import Tool, check_tools
 from router.core.generation import MAX_NEW_TOKENS
-from router.core.messages import CalledFunction, MadeCall, Message
+from router.core.messages import CalledFunction, MadeCall, Message, Part, image_part
 from router.request.decoding import decode, invalid
 
 _Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Images = Annotated[list[str], Meta(max_length=1000)]  # files in base64
 # Values that ask for what the router does anyway; all others of these fields are refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
-    "images": ([],),
     "suffix": ("",),
     "template": ("",),
     "context": ([],),
@@ -33,6 +33,8 @@ _ADVICE = (
     *("mirostat_eta", "mirostat_tau"),
 )
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     _Unused = msgspec.Struct
 else:
     _fields = [(name, Any, None) for name in (*_ADVICE, *OPTIONS_NEUTRAL)]
@@ -69,7 +71,7 @@ class OllamaMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_name: str | None = None
     tool_call_id: str | None = None
     thinking: str | None = None
-    images: Any = None
+    images: _Images | None = None
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -117,7 +119,7 @@ class OllamaPromptBody(_Asked, frozen=True, forbid_unknown_fields=True, kw_only=
     prompt: str = ""
     system: str | None = None
     raw: bool | None = None
-    images: Any = None
+    images: _Images | None = None
     suffix: Any = None
     template: Any = None
     context: Any = None
@@ -186,11 +188,18 @@ def _message(given: OllamaMessage, index: int) -> Message:
     call_id = given.tool_call_id or given.tool_name or ""
     return Message(
         given.role,
-        given.content or "",
+        with_images(given.content or "", given.images),
         tool_calls=calls or None,
         tool_call_id=call_id if given.role == "tool" else None,
         reasoning_content=given.thinking,
     )
+
+
+def with_images(text: str, images: Sequence[str] | None) -> str | list[Part]:
+    """What is said, behind what is shown with it."""
+    if not images:
+        return text
+    return [*(image_part(f"data:;base64,{each}") for each in images), Part("text", text)]
 
 
 def _format(asked: str | dict[str, Any] | None) -> ResponseFormat | None:

@@ -67,6 +67,7 @@ def _abilities(model: Served) -> dict[str, Any]:
         sizes = {"context_length": model.limits.max_tokens, "embedding_length": model.limits.dimensions}
     elif isinstance(model, ServedModel):
         can = ["completion"] if model.template is None else ["completion", "tools"]
+        can += ["vision"] if model.vision is not None else []
         can += ["thinking"] if model.template is not None and model.template.thinks else []
         sizes = {"context_length": model.context_tokens}
     # Clients look for sizes behind the name of an architecture.

@@ -22,7 +22,9 @@ from router.request.routes import Route
 from router.request.text import TextJob
 
 if TYPE_CHECKING:
+    from router.chat.images import Images
     from router.content.documents.documents import Documents
+    from router.core.images import Image
     from router.core.record import Record
     from router.http.exchange import Exchange
     from router.request.answer import Answers
@@ -86,10 +88,13 @@ def decode_chat(body: bytes) -> ChatBody:
 
 
 class ChatCompletions:
-    def __init__(self, models: Registry, answers: Answers, documents: Documents, keeper: ChatKeeper) -> None:
+    def __init__(
+        self, models: Registry, answers: Answers, documents: Documents, images: Images, keeper: ChatKeeper
+    ) -> None:
         self._models = models
         self._answers = answers
         self._documents = documents
+        self._images = images
         self._keeper = keeper
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
@@ -103,18 +108,22 @@ class ChatCompletions:
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
         if body.store:
             self._keeper.check(exchange, record)
+        images: tuple[Image, ...] = ()
         for each in body.messages:
-            if isinstance(each.content, list):  # only there can be files
+            if isinstance(each.content, list):  # only there can be files and images
                 await self._answers.permits.foresee(record, model.name, 1)
+                looking = self._images.read(body.messages, model, record)
+                images = await unless_left(looking, exchange.on_disconnect)
                 reading = expand(body.messages, record.caller, self._documents)
                 messages = await unless_left(reading, exchange.on_disconnect)
                 is_large = is_large or messages is not body.messages  # a few bytes may name long files
                 body = msgspec.structs.replace(body, messages=messages)
                 break
+        asked = (body, record, model, model.template, images)
         if is_large:
-            calls = await aside.run(record.tenant, templated_calls, body, record, model, model.template)
+            calls = await aside.run(record.tenant, templated_calls, *asked)
         else:
-            calls = templated_calls(body, record, model, model.template)
+            calls = templated_calls(*asked)
         options = body.stream_options
         dialect = (StoredDialect if body.store else ChatDialect)(
             record.request_id,
@@ -135,12 +144,14 @@ class ChatCompletions:
             await self._keeper.keep(exchange, answered, record, body, dialect)
 
 
-def routes(models: Registry, answers: Answers, documents: Documents, keeper: ChatKeeper) -> list[Route]:
+def routes(
+    models: Registry, answers: Answers, documents: Documents, images: Images, keeper: ChatKeeper
+) -> list[Route]:
     return [
         Route(
             "POST",
             "/v1/chat/completions",
-            ChatCompletions(models, answers, documents, keeper),
+            ChatCompletions(models, answers, documents, images, keeper),
             "Answer a conversation",
             ChatBody,
             "ChatCompletion",

@@ -35,7 +35,7 @@ class FileForm(msgspec.Struct, frozen=True, kw_only=True, rename=_RENAMED):
     """What an upload carries, for those who read the description of it."""
 
     file: bytes
-    purpose: Literal["assistants", "batch", "user_data"]
+    purpose: Literal["assistants", "batch", "user_data", "vision"]
     anchor: Literal["created_at"] | None = None
     seconds: Annotated[int, Meta(ge=model.SHORTEST_LIFE_S, le=model.LONGEST_LIFE_S)] | None = None
 

@@ -31,8 +31,9 @@ def describe(model: Served) -> dict[str, Any]:
     """As OpenAI and vLLM tell it, and what the model can be asked for."""
     told = {"id": model.name, "object": "model", "created": model.created_s, "owned_by": "inflight"}
     told |= {"root": model.name, "parent": None, "release": str(model.version)}
-    has_template = embeds = False
+    has_template = embeds = sees = False
     if isinstance(model, ServedModel):
+        sees = model.vision is not None
         told |= {"root": model.parent or model.name, "parent": model.parent}
         has_template = model.template is not None
         told |= {"max_model_len": model.context_tokens, "context_length": model.context_tokens}
@@ -50,7 +51,7 @@ def describe(model: Served) -> dict[str, Any]:
         "embeddings": embeds,
         "rerank": isinstance(model, ServedEmbedder),
         "tensors": isinstance(model, ServedTensors),
-        "vision": False,
+        "vision": sees,
     }
     return told
 

@@ -259,6 +259,8 @@ _FIELDS = {
 
 def in_response_words(error: InflightError) -> InflightError:
     """An error of the chat that does the same, which names fields of a chat."""
+    if error.param == "messages":
+        return InflightError(error.kind, error.message, "input", error.retry_after_s, error.code)
     for chat, own in _FIELDS.items():
         if error.param is not None and chat in error.param:
             param = error.param.replace(chat, own)

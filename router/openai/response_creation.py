@@ -11,7 +11,8 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import ChatBody
-from router.chat.calls import chat_calls, chat_prompt, chat_reader
+from router.chat.calls import chat_calls, chat_prompt, chat_reader, showing
+from router.chat.images import Images, asked_images
 from router.content.conversations.conversation_store import (
     MOST_HISTORY_BYTES,
     MOST_HISTORY_ITEMS,
@@ -92,6 +93,7 @@ class ResponseCreation:
         models: Registry,
         answers: Answers,
         documents: Documents,
+        images: Images,
         responses: ResponseStore,
         conversations: ConversationStore,
         tokenizers: Tokenizers,
@@ -100,6 +102,7 @@ class ResponseCreation:
         self._models = models
         self._answers = answers
         self._documents = documents
+        self._images = images
         self._cutter = Cutter(tokenizers, ContextLengths())
         self._quota = quota
         self._responses = responses
@@ -135,6 +138,10 @@ class ResponseCreation:
         given = [] if isinstance(body, InputTokensBody) and not body.input else body.input
         new = await read_items(given, "input", caller, self._documents)
         check_results(history, new, "input")
+        try:
+            asked_images(as_messages(new, None), model)
+        except InflightError as error:
+            raise in_response_words(error) from None
         past = Past(history, new)
         return Asked(new_id("resp"), now_s(), body, model, model.template, owner, past)
 
@@ -200,7 +207,10 @@ class ResponseCreation:
         exchange, dialect = answered.exchange, answered.dialect
         prompt, template = answered.cut.prompt, asked.template
         try:
+            reading = self._images.read(chat.messages, model, record)
+            images = await unless_left(reading, exchange.on_disconnect)
             calls = chat_calls(chat, prompt, record.request_id, record.tenant, model.defaults, template)
+            calls = showing(calls, images, model) if images else calls
             reader = chat_reader(chat, calls[0], template)
             job = TextJob(exchange, record, model, calls, dialect, bool(chat.stream), reader)
             await self._answers.answer(job, record, exchange.on_disconnect)

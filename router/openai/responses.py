@@ -8,7 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.chat.images import Images
 from router.content.conversations.conversation_store import ConversationStore
+from router.content.conversations.cutter import image_tokens
 from router.content.conversations.response_store import ResponseStore
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, PageQuery, page_of
@@ -57,9 +59,9 @@ class NewResponses:
         """Of the prompt as it would be sent, after what does not fit was dropped."""
         asked = await self._creation.understand(exchange, record, decode_input_tokens)
         preparing = self._creation.prepare(exchange, record, asked, None)
-        prompt, _ = unmarked((await unless_left(preparing, exchange.on_disconnect)).cut.prompt)
-        counting = self._tokenizers.count_for(record.tenant, asked.model, prompt)
-        tokens = await unless_left(counting, exchange.on_disconnect)
+        cut = (await unless_left(preparing, exchange.on_disconnect)).cut
+        counting = self._tokenizers.count_for(record.tenant, asked.model, unmarked(cut.prompt)[0])
+        tokens = await unless_left(counting, exchange.on_disconnect) + image_tokens(asked.model, cut.shown)
         respond_json(exchange, record, {"object": "response.input_tokens", "input_tokens": tokens})
 
     async def compact(self, exchange: Exchange, record: Record) -> NoReturn:
@@ -118,6 +120,7 @@ def routes(
     models: Registry,
     answers: Answers,
     documents: Documents,
+    images: Images,
     store: StoreAccess,
     tokenizers: Tokenizers,
     quota: StorageQuota,
@@ -125,7 +128,7 @@ def routes(
 ) -> list[Route]:
     kept, conversations = ResponseStore(store, quota), ConversationStore(store, quota)
     background = Background(kept, events)
-    creation = ResponseCreation(models, answers, documents, kept, conversations, tokenizers, quota)
+    creation = ResponseCreation(models, answers, documents, images, kept, conversations, tokenizers, quota)
     behind = BackgroundCreation(creation, kept, background, answers.permits)
     new, stored = NewResponses(creation, behind, tokenizers), StoredResponses(kept, background)
     one = f"{_PATH}/{{response_id}}"

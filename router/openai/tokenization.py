@@ -11,6 +11,7 @@ from msgspec import Meta
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
 from router.chat.calls import chat_prompt
+from router.chat.images import asked_images
 from router.chat.tool_bodies import Tool, check_tools
 from router.core.fair_pool import unless_left
 from router.core.generation import LITERAL_MARK, TokenId
@@ -140,6 +141,9 @@ class Tokenization:
         if template is None:
             raise invalid(f"The model '{model.name}' has no chat template; send a prompt", "messages")
         check_tools(body.tools, None)
+        if asked_images(body.messages, model):
+            message = "messages: the tokens of images are known when the model has read them"
+            raise InflightError(ErrorKind.UNSUPPORTED, message, "messages")
         chat = ChatBody(
             model=model.name,
             messages=body.messages,

@@ -13,7 +13,7 @@ from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier, tier_named
 from router.admission.demand import Need
 from router.core.answer_text import Answered
-from router.core.generation import FINISH_REASONS, text_tokens
+from router.core.generation import FINISH_REASONS
 from router.core.record import new_request_id
 from router.request.choice import Choice
 from router.request.errors import write_error
@@ -64,8 +64,7 @@ def need_of(calls: Sequence[GenerationCall], context_tokens: int) -> Need:
     """What to reserve: the prompt as far as its length tells, and all that may be generated after it."""
     prompt = completion = 0
     for call in calls:
-        ids = call.prompt_ids
-        size = min(text_tokens(call.prompt) if ids is None else len(ids), context_tokens)
+        size = min(call.most_prompt_tokens, context_tokens)
         if not call.shares_prompt:
             prompt += size
         completion += min(call.max_tokens, context_tokens - size)
@@ -237,7 +236,7 @@ class TextJob:
         self._keeps = True
 
     def prompts(self) -> Sequence[str]:
-        return [call.prompt for call in self._calls if not call.shares_prompt]
+        return [text for call in self._calls if not call.shares_prompt for text in call.logged_texts]
 
     def told(self) -> Sequence[str]:
         return [choice.told for choice in self._choices]

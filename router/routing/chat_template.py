@@ -49,6 +49,9 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 _OWN = ("messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize")
 _DICT_NAMES = frozenset(dir(dict))
 _NO_TOKENIZER = TokenizerFile()
+_TRIED = {"type": "text", "text": "inflight"}
+# In the prompt of a template that prints parts as they are, because it knows nothing of them.
+_PRINTED = re.compile("""["']type["']""")
 
 
 class TemplateBroken(Exception):
@@ -84,6 +87,20 @@ class ChatTemplate:
         self.call_format = format_of(source)
         self.speaks_harmony = CHANNEL in source
         self.thinks = "</think>" in source or self.speaks_harmony
+        # Templates of models that see take contents in parts, and some of them nothing else.
+        in_parts = self._tried([_TRIED])
+        self.sees = bool(in_parts) and self._tried([{"type": "image"}, _TRIED]) not in ("", in_parts)
+        self._wants_parts = bool(in_parts) and not self._tried(_TRIED["text"])
+
+    def _tried(self, content: Any) -> str:
+        """What it makes of a user's content; nothing where it does not know what to do with it."""
+        try:
+            prompt: str = self._template.render(
+                messages=[{"role": "user", "content": content}], **self._special_tokens
+            )
+        except Exception:
+            return ""
+        return prompt if _TRIED["text"] in prompt and not _PRINTED.search(prompt) else ""
 
     def knows(self, name: str) -> bool:
         """Whether it has a use for a variable of this name."""
@@ -108,6 +125,8 @@ class ChatTemplate:
             if name in self._own or not name.isidentifier():
                 text = f"chat_template_kwargs: {name} is not the caller's to set"
                 raise InflightError(ErrorKind.INVALID_REQUEST, text, "chat_template_kwargs")
+        if self._wants_parts:
+            messages = [_in_parts(each) for each in messages]
         if self._literal is not None:
             messages, tools = self._literal.mark(messages, tools)
         try:
@@ -129,8 +148,16 @@ class ChatTemplate:
             raise InflightError(ErrorKind.INVALID_REQUEST, message, "messages") from error
 
 
-def _up_to(prompt: str, last: str) -> str:
+def _in_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
+
+
+def _up_to(prompt: str, content: str | list[dict[str, str]]) -> str:
     """The prompt as far as the end of its last message's text, which templates may have stripped."""
+    last = content if isinstance(content, str) else content[-1]["text"]
     for text in (last, last.rstrip(), last.strip()):
         if (start := prompt.rfind(text)) >= 0:
             return prompt[: start + len(text)]
@@ -150,7 +177,10 @@ def load_template(checkpoint_dir: Path) -> ChatTemplate | None:
     """Reads the template out of a checkpoint directory; None when it has none."""
     config = _read_json(checkpoint_dir / "tokenizer_config.json")
     file = checkpoint_dir / "chat_template.jinja"
-    source = file.read_text(encoding="utf-8") if file.is_file() else _named_template(config)
+    if file.is_file():
+        source: str | None = file.read_text(encoding="utf-8")
+    else:  # that of a processor, which is there for images, goes before that of its tokenizer
+        source = _named_template(_read_json(checkpoint_dir / "chat_template.json")) or _named_template(config)
     if not source:
         return None
     tokens = {name: _token_text(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}

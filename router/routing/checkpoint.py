@@ -46,7 +46,8 @@ def load_context_tokens(checkpoint_dir: Path) -> int:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return CONTEXT_TOKENS
-    tokens = config.get("max_position_embeddings") if isinstance(config, dict) else None
+    text = config.get("text_config", config) if isinstance(config, dict) else None
+    tokens = text.get("max_position_embeddings") if isinstance(text, dict) else None
     return tokens if isinstance(tokens, int) and tokens > 0 else CONTEXT_TOKENS
 
 

@@ -15,7 +15,8 @@ import msgspec
 
 from python_backend.wire.engine_report import ADAPTER, ROUTER
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.generation import Delta, Failure, GenerationCall, byte_tokens, text_tokens
+from router.core.generation import Delta, Failure, GenerationCall, byte_tokens
+from router.core.images import Vision
 from router.routing.replay import (
     MAX_DEATHS,
     DifferentAnswer,
@@ -241,6 +242,12 @@ class FleetPipeline:
         self.engine = replicas.manifest.engine
         self.requests = GenerateRequests(replicas.manifest.entry, replicas.manifest.adapter)
 
+    @property
+    def vision(self) -> Vision | None:
+        reports = (each.report for each in self.replicas.replicas)
+        seeing = (each for each in reports if each is not None and each.max_images)
+        return next((Vision(each.max_images, each.image_tokens) for each in seeing), None)
+
     def generate(self, call: GenerationCall, told: Sequence[Delta] = ()) -> FleetGeneration:
         if self._shared_prefixes is not None:
             shared = self._shared_prefixes.of(call.prompt, call.add_special_tokens)
@@ -264,7 +271,8 @@ class FleetPipeline:
 def digest(call: GenerationCall) -> bytes:
     """What one tenant asks, whoever makes the request."""
     prompt = call.prompt if call.prompt_ids is None else call.prompt_ids
-    return blake2b(repr((call.tenant, prompt)).encode("utf-8", "replace"), digest_size=16).digest()
+    asked = (call.tenant, prompt, *(image.sha256 for image in call.images or ()))
+    return blake2b(repr(asked).encode("utf-8", "replace"), digest_size=16).digest()
 
 
 class FleetGeneration(Attempts):
@@ -291,8 +299,7 @@ class FleetGeneration(Attempts):
         expected = pipeline.expected_tokens
         if call.max_tokens < expected:
             expected = max(call.max_tokens, LEAST_TOKENS)
-        prompt = text_tokens(call.prompt) if call.prompt_ids is None else len(call.prompt_ids)
-        tokens = expected + min(prompt, pipeline.context_tokens)
+        tokens = expected + min(call.most_prompt_tokens, pipeline.context_tokens)
         super().__init__(pipeline.replicas, pipeline.settings, tokens, call.trace)
         self._pipeline = pipeline
         self._call = call
@@ -319,7 +326,8 @@ class FleetGeneration(Attempts):
         call = self._call
         if call.prompt_ids is not None:
             return repr(call.prompt_ids[:_OPENING_IDS]).encode()
-        return call.prompt[:OPENING_CHARS].encode("utf-8", "replace")
+        opening = call.prompt[:OPENING_CHARS].encode("utf-8", "replace")
+        return opening + call.images[0].sha256.encode() if call.images else opening
 
     def _take(self, delta: Delta, replica: Replica) -> Delta | None:
         self._generated += delta.completion_tokens

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from python_backend.wire.tensors import Tensor
     from python_backend.wire.tiers import Tier
     from router.core.generation import Pipeline, RawGeneration
+    from router.core.images import Vision
     from router.core.record import Record
     from router.core.tenant import Caller
 
@@ -117,6 +118,11 @@ class ServedModel:
     version: int = 1
     triton_name: str = "ensemble"
     parent: str | None = None  # of an adapter: the model that it is an addition to
+
+    @property
+    def vision(self) -> Vision | None:
+        """What it takes of images; None where it reads text alone, or its template has no place for any."""
+        return self.pipeline.vision if self.template is not None and self.template.sees else None
 
     async def ready(self) -> bool:
         return await self.pipeline.ready()

@@ -95,6 +95,8 @@ class Safety:
         for call in calls:
             if call.prompt_ids is not None:
                 raise _unreadable("prompt", "send the prompt as text, not as token ids")
+            if call.images:
+                raise _unreadable("messages", "send text, and no images")
             if call.top_log_probs is not None:
                 raise _unreadable("logprobs", "they name tokens that the check has not let pass")
             if call.returns_token_ids:

@@ -159,6 +159,7 @@ _SEED = _RAW_INPUT + b"\x08"  # eight bytes follow
 _UNUSUAL = (
     "guide",
     "prompt_ids",
+    "images",
     "logit_bias",
     "min_p",
     "stop_token_ids",
@@ -242,6 +243,9 @@ def _more(call: GenerationCall) -> Any:
     if call.prompt_ids is not None:
         message.inputs.add(name="prompt_ids", datatype="INT32", shape=[1, len(call.prompt_ids)])
         raw.append(codec.encode("INT32", call.prompt_ids))
+    if call.images:
+        message.inputs.add(name="images", datatype="BYTES", shape=[1, len(call.images)])
+        raw.append(codec.encode("BYTES", [image.data for image in call.images]))
     parameters = message.parameters
     if call.marked_prompt is not None:
         parameters["inflight_literal_mark"].string_param = LITERAL_MARK

@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from router.core.generation import Delta, GenerationCall
+from router.core.images import Vision
 from router.core.trace import Trace
 from router.routing.replay import Replay
 
@@ -118,7 +119,10 @@ def _response(delta: Delta, request_id: str) -> Any:
 
 
 class FakePipeline:
-    def __init__(self, script: Script | None = None, *, is_ready: bool = True) -> None:
+    def __init__(
+        self, script: Script | None = None, *, is_ready: bool = True, vision: Vision | None = None
+    ) -> None:
+        self.vision = vision
         self.script: Script = script or (lambda call: words("Hello", " world"))
         self.is_ready = is_ready
         self.calls: list[GenerationCall] = []

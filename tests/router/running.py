@@ -19,6 +19,7 @@ from router.answer_cache.kept_answers import KeptAnswers
 from router.app import App
 from router.cascade.cascade import Cascade
 from router.cascade.cascaded_requests import CascadedRequests
+from router.chat.images import Images
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.releases.additions import Additions
@@ -203,6 +204,7 @@ async def running_router(
             if prompt_log is not None:
                 observers.append(prompt_log)
             tokenizers = Tokenizers.of(registry)
+            aside = Aside()
             parts = Parts(
                 models=registry,
                 permits=permits,
@@ -214,11 +216,12 @@ async def running_router(
                 tenancy=tenancy,
                 store=store,
                 documents=Documents(UploadedFiles(store)),
+                images=Images(aside, UploadedFiles(store)),
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 events=events or MemoryEventLog(),
                 cached=CachedRequests(KeptAnswers(1 << 20), permits, registry.published, cached_percent),
-                cascaded=CascadedRequests([] if cascade is None else [cascade], Aside()),
+                cascaded=CascadedRequests([] if cascade is None else [cascade], aside),
                 keyed_grace_s=keyed_grace_s,
                 recent=accounts.recent,
                 overview=Overview(Snapshots(metrics, registry.published, gates or {}, Fleet([]))),

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
+from launcher.console import StackConsole
+from launcher.failure import ProcessFailed, Unusable
+from launcher.packaging.runtimes.builds import choose_build
+from launcher.packaging.runtimes.environment import install
 from router.core.manifest import Manifest
 from tests.lasting import lasting
 from tests.stack.breaking import BREAKAGES
@@ -79,6 +83,19 @@ def in_transformers(default_checkpoint: Path) -> Any:
     from benchmarks.transformers_model import load_in_transformers
 
     return load_in_transformers(default_checkpoint / "model.gguf")
+
+
+@pytest.fixture(scope="session")
+def runtimes(data_dir: Path, device: str) -> Path:
+    """Where vLLM is kept between runs; skipped only where it cannot be had."""
+    if device != "cpu":
+        pytest.skip("the build for CPUs is what is tested here")
+    place = data_dir / "runtimes"
+    try:
+        install(choose_build("vllm", "cpu", None), place, None, StackConsole())
+    except (ProcessFailed, Unusable) as error:
+        pytest.skip(f"vLLM cannot be installed here: {error}")
+    return place
 
 
 @pytest.fixture(scope="session")

@@ -383,3 +383,8 @@ def test_every_input_of_the_contract_is_either_honoured_or_refusable() -> None:
     decode_call("r1", Watched(inputs()), {}, RULES)
     # `pad_id` and the decoder's length say nothing to a decoder that never pads.
     assert read | {"pad_id", "decoder_input_lengths"} == {tensor.name for tensor in TENSORRT_LLM.inputs}
+
+
+def test_files_of_images_are_part_of_the_request_and_empty_ones_are_not() -> None:
+    assert generation(images=[[b"one", b"", b"two"]]).images == (b"one", b"two")
+    assert generation().images == ()

@@ -101,6 +101,7 @@ def refuse_undone(
          "False"),
         (wants_log_probs and not can.log_probs, "return_log_probs", True, "False"),
         (bool(request.adapter) and not can.adapters, "inflight_adapter", request.adapter, "none"),
+        (bool(request.images) and not can.images, "images", f"{len(request.images)} files", "none"),
         (bool(request.retention.ranges) and not can.retention, "retention_token_range_starts",
          f"{len(request.retention.ranges)} ranges", "none"),
     ]  # fmt: skip

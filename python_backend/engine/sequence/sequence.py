@@ -52,6 +52,7 @@ class Sequence:
         "guide",
         "hashes",
         "holder",
+        "image_tokens",
         "index",
         "is_cancelled",
         "is_paused",
@@ -98,6 +99,7 @@ class Sequence:
         self.tokens = list(request.prompt_ids)
         self.prompt_tokens = len(self.tokens)
         self.most_tokens = self.prompt_tokens + max_new_tokens
+        self.image_tokens = 0  # beside those of the prompt, where its images were read
         self.cached_tokens = 0
         self.computed_tokens = 0
         self.scheduled_tokens = 0

@@ -84,4 +84,5 @@ def _perf(sequence: Sequence) -> PerfMetrics:
         paused_ns=sequence.paused_ns,
         drafted_tokens=sequence.drafted_tokens,
         accepted_drafts=sequence.accepted_drafts,
+        image_tokens=sequence.image_tokens,
     )

@@ -68,6 +68,12 @@ def room_for_prompt(context_tokens: int, max_output_tokens: int | None) -> int:
     return context_tokens - (usual if max_output_tokens is None else max_output_tokens)
 
 
+def image_tokens(model: ServedModel, items: Sequence[Item] | None = None) -> int:
+    """How many tokens the images of these are at most, or one image alone."""
+    one = 0 if model.vision is None else model.vision.image_tokens
+    return one if items is None else one * sum(item.images for item in items)
+
+
 class Cutter:
     """Counts no more than it must: a prompt of few bytes fits whatever its tokens are."""
 
@@ -89,9 +95,10 @@ class Cutter:
         room = room_for_prompt(context, max_output_tokens)
         room = room if room_tokens is None else min(room, room_tokens)
         everything = [*past.history, *past.new]
-        if sum(len(item.size_text) for item in everything) <= room:
+        seen = image_tokens(model, everything)
+        if sum(len(item.size_text) for item in everything) + seen <= room:
             prompt = await render(everything)
-            if len(prompt.encode()) + _SPECIAL_TOKENS <= room:
+            if len(prompt.encode()) + _SPECIAL_TOKENS + seen <= room:
                 return Cut(prompt, everything, past.new)
         await self._check_new(model, past.new, room, context)
         past = Past(past.history, await self._fitting(tenant, model, past.new, room))
@@ -99,13 +106,15 @@ class Cutter:
         history, new = items[: len(past.history)], items[len(past.history) :]
         pairs = zip(history, past.history, strict=True)
         counted = [item for item, was in pairs if item is not was and item.counted_by]
-        entries = [item.entry(index >= len(history)) for index, item in enumerate(items)]
+        each_image = image_tokens(model)
+        entries = [item.entry(index >= len(history), each_image) for index, item in enumerate(items)]
         budget = room
         while True:
             window = fit(entries, budget)
             shown = [items[index] for index in window.kept]
             prompt = await render(shown)
             tokens = await self._tokenizers.count(tenant, model.name, prompt, room)
+            tokens += image_tokens(model, shown)
             if tokens <= room:
                 return Cut(prompt, shown, new, tokens, counted)
             if not window.fits or fit(entries, 0).kept == window.kept:

@@ -11,7 +11,15 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.window import Entry
 from router.content.documents.documents import Documents
-from router.core.messages import CalledFunction, CalledTool, FileReference, MadeCall, Message
+from router.core.messages import (
+    CalledFunction,
+    CalledTool,
+    FileReference,
+    MadeCall,
+    Message,
+    Part,
+    image_part,
+)
 from router.core.origin import random_hex
 from router.core.tenant import Caller
 from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
@@ -29,7 +37,7 @@ _REASONING = "reasoning"
 _TEXTS = ("input_text", "output_text", "text")
 _ITEMS_A_TURN = 100
 _PARTS_A_TURN = 500
-_PICTURES = ("input_image", "image_url", "computer_screenshot")
+_IMAGE = "input_image"
 # What a template writes around a message, about.
 _FRAME_TOKENS = 8
 
@@ -42,6 +50,8 @@ class GivenPart(msgspec.Struct, frozen=True):
     file_data: str | None = None
     file_url: str | None = None
     filename: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
 
 
 class GivenItem(msgspec.Struct, frozen=True):
@@ -62,7 +72,8 @@ class GivenItem(msgspec.Struct, frozen=True):
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     """As it is kept: what the API shows of it, and what a model reads.
 
-    `text` holds what files said when they came. `tokens` is its size for the model named by `counted_by`.
+    `text` holds what files said when they came, `parts` the same with images where they were, if there are
+    any. `tokens` is the size of the text for the model named by `counted_by`.
     """
 
     id: str
@@ -73,6 +84,11 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     answers: str | None = None
     tokens: int | None = None
     counted_by: str = ""
+    parts: list[Part] | None = None
+
+    @property
+    def images(self) -> int:
+        return sum(part.image is not None for part in self.parts or ())
 
     @property
     def size_text(self) -> str:
@@ -91,18 +107,25 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_thought(self) -> bool:
         return bool(self.shown["type"] == _REASONING)
 
-    def entry(self, is_new: bool) -> Entry:
-        return Entry(self.role, (self.tokens or 0) + _FRAME_TOKENS, is_new, self.makes, self.answers)
+    def entry(self, is_new: bool, image_tokens: int = 0) -> Entry:
+        tokens = (self.tokens or 0) + self.images * image_tokens + _FRAME_TOKENS
+        return Entry(self.role, tokens, is_new, self.makes, self.answers)
 
 
 def new_id(prefix: str) -> str:
     return f"{prefix}_{random_hex(24)}"
 
 
-def message_item(role: str, parts: list[dict[str, Any]], text: str, item_id: str | None = None) -> Item:
+def message_item(
+    role: str,
+    shown_parts: list[dict[str, Any]],
+    text: str,
+    item_id: str | None = None,
+    parts: list[Part] | None = None,
+) -> Item:
     item_id = item_id or new_id("msg")
-    shown = {"id": item_id, "type": "message", "status": "completed", "role": role, "content": parts}
-    return Item(item_id, shown, _ROLES[role], text)
+    shown = {"id": item_id, "type": "message", "status": "completed", "role": role, "content": shown_parts}
+    return Item(item_id, shown, _ROLES[role], text, parts=parts)
 
 
 def call_item(
@@ -207,8 +230,9 @@ class _Reader:
         role = item.role or ""
         if role not in _ROLES:
             raise self._invalid("role", f"expected one of {', '.join(_ROLES)}")
-        parts, text = await self._parts(item.content, "content", role)
-        return message_item(role, parts, text)
+        shown, parts = await self._parts(item.content, "content", role)
+        has_images = any(part.image is not None for part in parts)
+        return message_item(role, shown, _text_of(parts), parts=parts if has_images else None)
 
     def _call(self, item: GivenItem) -> Item:
         if not item.call_id or not item.name or item.arguments is None:
@@ -229,7 +253,7 @@ class _Reader:
     async def _result(self, item: GivenItem, kind: str) -> Item:
         if not item.call_id:
             raise self._invalid("call_id", "expected the call_id of a function_call")
-        parts, text = await self._parts(item.output, "output", "user")
+        parts, read = await self._parts(item.output, "output", "tool")
         shown: dict[str, Any] = {
             "id": new_id("fco"),
             "type": kind,
@@ -237,51 +261,60 @@ class _Reader:
             "call_id": item.call_id,
             "output": item.output if isinstance(item.output, str) else parts,
         }
-        return Item(shown["id"], shown, "tool", text, answers=item.call_id)
+        return Item(shown["id"], shown, "tool", _text_of(read), answers=item.call_id)
 
     async def _parts(
         self, content: str | list[GivenPart] | None, field: str, role: str
-    ) -> tuple[list[dict[str, Any]], str]:
+    ) -> tuple[list[dict[str, Any]], list[Part]]:
+        """As the API shows them, and as a model reads them."""
         if isinstance(content, str):
-            return [text_part(role, content)], content
+            return [text_part(role, content)], [Part("text", content)]
         if content is None:
             raise self._invalid(field, "expected a string or a list of parts")
-        parts, texts = [], []
+        parts, read = [], []
         for position, part in enumerate(content):
             if position % _PARTS_A_TURN == _PARTS_A_TURN - 1:
                 await asyncio.sleep(0)
-            shown, text = await self._part(part, f"{self._where}.{field}[{position}]", role)
+            shown, as_read = await self._part(part, f"{self._where}.{field}[{position}]", role)
             parts.append(shown)
-            texts.append(text)
-        return parts, "\n".join(texts)
+            read.append(as_read)
+        return parts, read
 
-    async def _part(self, part: GivenPart, where: str, role: str) -> tuple[dict[str, Any], str]:
+    async def _part(self, part: GivenPart, where: str, role: str) -> tuple[dict[str, Any], Part]:
         if part.type in _TEXTS or part.type == "refusal":
             text = part.refusal if part.type == "refusal" else part.text
             if text is None:
                 raise invalid(f"{where}.text: expected a string", f"{where}.text")
-            return text_part(role, text), text
+            return text_part(role, text), Part("text", text)
         if part.type == "input_file":
             return await self._file(part, where)
-        if part.type in _PICTURES:
-            message = f"{where}: no model that reads pictures is loaded; send text or files with text"
-        else:
-            kind = part.type if part.type.isidentifier() and len(part.type) <= 64 else "this type"
-            message = f"{where}.type: {kind} is not supported; allowed: input_text, output_text, input_file"
+        if part.type == _IMAGE and role == "user":
+            if (part.image_url is None) == (part.file_id is None):
+                raise invalid(f"{where}: give either image_url or file_id", where)
+            shown = {"type": _IMAGE, "file_id": part.file_id, "detail": part.detail or "auto"}
+            return shown, image_part(part.image_url, part.file_id)  # its data is not shown again
+        kind = part.type if part.type.isidentifier() and len(part.type) <= 64 else "this type"
+        allowed = "input_text, output_text, input_file, and input_image of a user"
+        message = f"{where}.type: {kind} is not supported here; allowed: {allowed}"
         raise InflightError(ErrorKind.UNSUPPORTED, message, f"{where}.type")
 
-    async def _file(self, part: GivenPart, where: str) -> tuple[dict[str, Any], str]:
+    async def _file(self, part: GivenPart, where: str) -> tuple[dict[str, Any], Part]:
         if part.file_url is not None:
             message = f"{where}.file_url: files are not fetched; send file_id or file_data"
             raise InflightError(ErrorKind.UNSUPPORTED, message, f"{where}.file_url")
         reference = FileReference(part.file_id, part.file_data, part.filename)
         document = await self._documents.read(reference, self._caller, where)
         # The data of a file is not kept beside its text.
-        return {"type": "input_file", "file_id": part.file_id, "filename": document.name}, document.rendered()
+        shown = {"type": "input_file", "file_id": part.file_id, "filename": document.name}
+        return shown, Part("text", document.rendered())
 
     def _invalid(self, field: str, what: str) -> InflightError:
         where = f"{self._where}.{field}" if field else self._where
         return invalid(f"{where}: {what}", where)
+
+
+def _text_of(parts: Sequence[Part]) -> str:
+    return "\n".join(part.text for part in parts if part.text is not None)
 
 
 def as_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
@@ -306,7 +339,8 @@ def as_messages(items: Sequence[Item], instructions: str | None) -> list[Message
             messages[0] = Message("system", f"{last.content}\n\n{item.text}")
         else:
             said = thought if item.role == "assistant" else None
-            messages.append(Message(item.role, item.text, tool_call_id=item.answers, reasoning_content=said))
+            content = item.parts or item.text
+            messages.append(Message(item.role, content, tool_call_id=item.answers, reasoning_content=said))
         thought = None
     return messages
 

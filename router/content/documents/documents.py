@@ -100,7 +100,7 @@ class Documents:
         if kind == _PDF or data.startswith(b"%PDF-"):
             return await self._pdfs.read(tenant, PDF, data)
         if kind.startswith("image/"):
-            raise Unreadable(f"is a picture, and no model here reads pictures; {READABLE} are read")
+            raise Unreadable(f"is a picture: send it as an image_url part; of files, {READABLE} are read")
         is_table = kind in _TABLES or name.endswith(_TABLE_NAMES)
         if len(data) <= (_QUICK_TABLE_BYTES if is_table else _QUICK_TEXT_BYTES):
             return read_plain(data, is_table, self._limits.max_characters)

@@ -12,7 +12,7 @@ from python_multipart.multipart import MultipartParser, MultipartState, parse_op
 
 from router.request.decoding import invalid
 
-UPLOAD_PURPOSES = ("assistants", "batch", "user_data")
+UPLOAD_PURPOSES = ("assistants", "batch", "user_data", "vision")
 BATCH_OUTPUT = "batch_output"
 PIECE_BYTES = 1 << 20
 SHORTEST_LIFE_S, LONGEST_LIFE_S = 3600, 30 * 86_400

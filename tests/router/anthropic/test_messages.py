@@ -267,17 +267,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"output_config": {"effort": "huge"}}, "output_config.effort"),
 ]
 BLOCKS: list[tuple[str, dict[str, Any], str]] = [
-    ("user", {"type": "image", "source": {"type": "url", "url": "x"}}, "not image blocks"),
-    ("user", {"type": "document", "source": {"type": "text", "data": "x"}}, "not document blocks"),
-    ("user", {"type": "tool_use", "id": "a", "name": "f", "input": {}}, "not tool_use blocks"),
-    ("assistant", {"type": "tool_result", "tool_use_id": "a"}, "not tool_result blocks"),
-    ("user", {"type": "thinking", "thinking": "x"}, "not thinking blocks"),
+    ("user", {"type": "image", "source": {"type": "url", "url": "x"}}, "reads text, not images"),
+    ("user", {"type": "image", "source": {"type": "url"}}, "messages[0].content[0].source.url: expected"),
+    ("user", {"type": "image", "source": {"type": "s3"}}, "messages[0].content[0].source"),
+    ("user", {"type": "image"}, "messages[0].content[0].source"),
+    ("assistant", {"type": "image", "source": {"type": "url", "url": "x"}}, "image blocks are not read"),
+    ("user", {"type": "document", "source": {"type": "text", "data": "x"}}, "document blocks are not read"),
+    ("user", {"type": "tool_use", "id": "a", "name": "f", "input": {}}, "tool_use blocks are not read"),
+    ("assistant", {"type": "tool_result", "tool_use_id": "a"}, "tool_result blocks are not read"),
+    ("user", {"type": "thinking", "thinking": "x"}, "thinking blocks are not read"),
     ("user", {"type": "tool_result", "content": "x"}, "tool_use_id"),
     ("assistant", {"type": "tool_use", "id": "a", "name": "f"}, "an id, a name and an input"),
     (
         "user",
         {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]},
-        "messages[0].content[0].content[0]: this model reads text, not image blocks",
+        "messages[0].content[0].content[0]: image blocks are not read here",
     ),
 ]
 

@@ -21,7 +21,7 @@ ADVICE = (
     "low_vram",
 )
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("chat", {"messages": [{**QUESTION, "images": ["aGk="]}]}, "messages[0].images"),
+    ("chat", {"messages": [{**QUESTION, "images": ["aGk="]}]}, "reads text, not images"),
     ("chat", {"messages": [{"role": "developer", "content": "x"}]}, "messages[0].role"),
     ("chat", {"messages": [{**QUESTION, "tool_calls": [{"function": {"name": "f"}}]}]}, "only an assistant"),
     ("chat", {"think": "hard"}, "think"),
@@ -34,7 +34,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("generate", {"prompt": "hi", "suffix": "x"}, "suffix"),
     ("generate", {"prompt": "hi", "template": "x"}, "template"),
     ("generate", {"prompt": "hi", "context": [1]}, "context"),
-    ("generate", {"prompt": "hi", "images": ["aGk="]}, "images"),
+    ("generate", {"prompt": "hi", "images": ["aGk="]}, "reads text, not images"),
+    ("generate", {"prompt": "hi", "images": ["aGk="], "raw": True}, "images: not with a raw prompt"),
     ("embed", {"model": EMBEDDER}, "input"),
     ("embed", {"model": EMBEDDER, "input": "x", "truncate": False}, "truncate"),
     ("embed", {"model": MODEL, "input": "x"}, "makes no embeddings"),

@@ -243,7 +243,7 @@ async def test_an_unsupported_field_is_refused_by_name(router: RunningRouter) ->
     refused: list[tuple[dict[str, object], str]] = [
         ({"background": True, "store": False}, "store"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"input": [picture]}, "input[0].content[0].type"),
+        ({"input": [picture]}, "input"),
         ({"seed": 1}, "seed"),
         ({"model": BARE_MODEL}, "model"),
     ]

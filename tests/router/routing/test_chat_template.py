@@ -117,3 +117,44 @@ def test_a_broken_checkpoint_is_named_at_start(tmp_path: Path) -> None:
     write(tmp_path, {"chat_template": "{% for %}"})
     with pytest.raises(TemplateBroken, match="does not compile"):
         load_template(tmp_path)
+
+
+# As Llava's, which reads nothing but parts, and as Qwen2-VL's, which reads both.
+PARTS = (
+    "{% for message in messages %}{{ message['role'] }}: {% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{{ '\n' }}{% endfor %}"
+)
+BOTH = (
+    "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<|image_pad|>"
+    "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '\n' }}{% endfor %}"
+)
+SHOWN = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}]
+
+
+@pytest.mark.parametrize(
+    ("source", "sees"), [(PARTS, True), (BOTH, True), (CHATML, False), (LLAMA2, False), (FANCY, False)]
+)
+def test_a_template_sees_if_an_image_makes_a_difference_to_it(source: str, sees: bool) -> None:
+    assert ChatTemplate(source, TOKENS).sees is sees
+
+
+def test_a_template_that_prints_what_it_does_not_understand_does_not_see() -> None:
+    assert not ChatTemplate("{{ messages[0].content }}").sees
+
+
+def test_texts_become_parts_for_a_template_that_reads_nothing_else() -> None:
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello"}]
+    assert ChatTemplate(PARTS).render(chat) == "user: hi\nassistant: Hello\n"
+    assert ChatTemplate(PARTS).render(chat, continues=True).endswith("assistant: Hello")
+    assert ChatTemplate(PARTS).render(SHOWN) == "user: <image>What is it?\n"
+    assert ChatTemplate(BOTH).render([*SHOWN, *chat]) == "<|image_pad|>What is it?\nhi\nHello\n"
+
+
+def test_the_template_of_a_processor_comes_before_that_of_its_tokenizer(tmp_path: Path) -> None:
+    write(tmp_path, {"chat_template": "tokenizer"})
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "processor"}))
+    template = load_template(tmp_path)
+    assert template is not None
+    assert template.render(CHATS[0]) == "processor"

@@ -41,6 +41,8 @@ def test_invalid_sampling_defaults_are_ignored(tmp_path: Path, text: str) -> Non
     ("text", "tokens"),
     [
         ('{"max_position_embeddings": 2048}', 2048),
+        ('{"text_config": {"max_position_embeddings": 4096}, "vision_config": {}}', 4096),
+        ('{"text_config": []}', CONTEXT_TOKENS),
         ('{"max_position_embeddings": "many"}', CONTEXT_TOKENS),
         ('{"max_position_embeddings": 0}', CONTEXT_TOKENS),
         ("[]", CONTEXT_TOKENS),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from python_backend.wire.engine_report import EngineReport
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, GenerationCall, read_to_the_end
+from router.core.images import Vision
 from router.core.trace import Trace, TraceContext
 from router.grpc.status import GrpcError, StatusCode
 from router.routing.generation import FleetGeneration, FleetPipeline
@@ -452,3 +455,14 @@ async def test_one_answer_after_a_failure_marks_a_replica_up_again() -> None:
     assert not replica.health.is_up
     await collect(pipeline_of(replicas).generate(CALL))
     assert replica.health.is_up
+
+
+async def test_a_pipeline_sees_what_one_of_its_engines_says() -> None:
+    replicas, _ = fleet_of(says(*HELLO), says(*HELLO))
+    pipeline = pipeline_of(replicas)
+    assert pipeline.vision is None
+    blind = EngineReport(1, 1, 1, 1, 1, 0, 1, 0, 0, False)
+    replicas.replicas[0].report = blind
+    assert pipeline.vision is None
+    replicas.replicas[1].report = replace(blind, max_images=4, image_tokens=576)
+    assert pipeline.vision == Vision(4, 576)

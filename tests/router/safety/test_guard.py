@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import GenerationCall
+from router.core.images import Image
 from router.safety.check import AllChecks, Check, Verdict
 from router.safety.guard import Safety, StreamGuard
 from router.safety.rules import Rule
@@ -196,6 +197,7 @@ async def test_token_ids_and_log_probabilities_are_refused_for_a_guarded_model()
         ("prompt", call(prompt="", prompt_ids=(1,))),
         ("logprobs", call(top_log_probs=2)),
         ("return_token_ids", call(returns_token_ids=True)),
+        ("messages", call(images=(Image(b"", "", "image/png", 1, 1),))),
     ):
         await safety.admit_calls("free", [refused])
         with pytest.raises(InflightError) as raised:

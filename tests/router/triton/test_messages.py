@@ -10,6 +10,7 @@ from python_backend.wire.engine_report import EngineReport
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM
 from python_backend.wire.tiers import Tier
 from router.core.generation import LITERAL_MARK, Delta, GenerationCall, LoggedToken
+from router.core.images import Image
 from router.core.trace import Trace, TraceContext
 from router.triton.messages import (
     GenerateRequests,
@@ -264,3 +265,11 @@ def test_an_engine_is_told_to_drop_an_adapter_by_a_stop_of_nobody() -> None:
     message = drop_request("tensorrt_llm", "tiny.LORA.sql.1")
     assert message.parameters["inflight_drop_adapter"].string_param == "tiny.LORA.sql.1"
     assert message.id == "report"
+
+
+def test_images_are_sent_as_one_input_of_files() -> None:
+    requests = GenerateRequests("ensemble")
+    images = tuple(Image(data, "", "image/png", 1, 1) for data in (b"\x89PNG", b"\xff\xd8"))
+    found = inputs(requests.build(msgspec.structs.replace(CALL, images=images)))
+    assert found["images"] == ("BYTES", [1, 2], [b"\x89PNG", b"\xff\xd8"])
+    assert "images" not in inputs(requests.build(CALL))

@@ -16,6 +16,7 @@ class CheckpointFacts:
     max_sequence_tokens: int
     end_ids: tuple[int, ...]
     tokenizer_dir: str | None
+    sees: bool = False
 
 
 def read_checkpoint(parameters: EngineParameters) -> CheckpointFacts:
@@ -38,4 +39,5 @@ def read_checkpoint(parameters: EngineParameters) -> CheckpointFacts:
         wanted,
         tuple(ends) if isinstance(ends, list) else (ends,) if isinstance(ends, int) else (),
         str(tokenizer) if (tokenizer / "tokenizer.json").is_file() else None,
+        "vision_config" in config,
     )

@@ -126,6 +126,7 @@ def _bytes(rows: np.ndarray[Any, Any] | None, count: int | None = None) -> bytes
 
 def _take_perf(sequence: Sequence, news: News) -> None:
     sequence.cached_tokens = news.cached_tokens or sequence.cached_tokens
+    sequence.image_tokens = news.image_tokens or sequence.image_tokens
     if news.perf is None:
         return
     sequence.first_scheduled_ns = news.perf.first_scheduled_ns or sequence.first_scheduled_ns

@@ -41,6 +41,7 @@ class News:
     generation_logits: np.ndarray[Any, Any] | None = None
     perf: HostPerf | None = None
     cached_tokens: int = 0
+    image_tokens: int = 0
 
 
 def log_prob_row(token_id: int, given: Any) -> LogProbRow:

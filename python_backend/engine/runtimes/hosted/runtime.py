@@ -46,6 +46,8 @@ class HostFacts:
     total_blocks: int
     tokens_per_block: int
     guide_end_id: int | None = None
+    max_images: int = 0
+    image_tokens: int = 0
 
 
 class HostedRuntime:
@@ -74,6 +76,8 @@ class HostedRuntime:
             tokens_per_block=facts.tokens_per_block,
             max_batch_size=facts.max_batch_size,
             max_step_tokens=facts.max_step_tokens,
+            max_images=facts.max_images,
+            image_tokens=facts.image_tokens,
         )
 
     @property
@@ -97,7 +101,8 @@ class HostedRuntime:
             raise ValueError(f"key {key} is already in use")
         facts = self._facts
         request = within_vocabulary(request, facts.vocabulary)
-        refuse_impossible(request, facts.vocabulary, facts.max_sequence_tokens, facts.max_batch_size)
+        limits = (facts.vocabulary, facts.max_sequence_tokens, facts.max_batch_size, facts.max_images)
+        refuse_impossible(request, *limits)
         self._translator.refuse(request)
         if request.guide is not None and (request.end_id is None or request.end_id < 0):
             # A guide's answer ends with a token of its own there; our own engine needs none.

@@ -12,6 +12,7 @@ from python_backend.engine.runtimes.hosted.host import Asked, Unreadable
 from python_backend.engine.runtimes.hosted.iterations import Iterations
 from python_backend.engine.runtimes.hosted.news import HostPerf, LogProbRow, News, log_prob_row
 from python_backend.engine.runtimes.vllm.adapters import VllmAdapters
+from python_backend.engine.runtimes.vllm.images import has_images, read_images
 
 _log = logging.getLogger("inflight.engine")
 
@@ -19,14 +20,25 @@ _log = logging.getLogger("inflight.engine")
 class VllmHost:
     title = "vLLM"
 
-    def __init__(self, llm: Any, adapters: VllmAdapters | None = None) -> None:
+    def __init__(self, llm: Any, adapters: VllmAdapters | None = None, image_io: Any = None) -> None:
         self._llm = llm
         self._adapters = adapters
+        self._image_io = image_io
 
     async def follow(self, asked: Asked) -> AsyncIterator[News]:
-        asked.handle = asked.arguments["request_id"]
-        async for output in self._llm.generate(**asked.arguments):
+        arguments, image_tokens = asked.arguments, 0
+        if has_images(prompt := arguments["prompt"]):
+            rendered = await read_images(self._llm, self._image_io, prompt)
+            if asked.is_aborted:  # meanwhile, before vLLM knew of it
+                yield News(finish_reason="cancelled", is_last=True)
+                return
+            yield News()  # a sign of life: to read images is no iteration
+            arguments = {**arguments, "prompt": rendered}
+            image_tokens = len(rendered["prompt_token_ids"]) - len(prompt["prompt_token_ids"])
+        asked.handle = arguments["request_id"]
+        async for output in self._llm.generate(**arguments):
             news = _read(output)
+            news.image_tokens = image_tokens
             if news.finish_reason == "error":
                 raise EngineBroken("vLLM ended an answer with an error of its own")
             yield news

@@ -18,6 +18,7 @@ from python_backend.engine.runtimes.hosted.conversation import Conversation
 from python_backend.engine.runtimes.hosted.runtime import HostedRuntime, HostFacts
 from python_backend.engine.runtimes.vllm.adapters import VllmAdapters, adapter_arguments
 from python_backend.engine.runtimes.vllm.host import VllmHost
+from python_backend.engine.runtimes.vllm.images import image_arguments, vision_of
 from python_backend.engine.runtimes.vllm.statistics import VllmStatistics
 from python_backend.engine.runtimes.vllm.translator import VllmTranslator
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -54,10 +55,11 @@ def load_vllm(
     adapters = None
     if parameters.inflight_max_adapters and parameters.inflight_adapters_dir:
         adapters = VllmAdapters(Path(parameters.inflight_adapters_dir), api["LoRARequest"])
-    llm, conversation = _start(parameters, arguments, api, adapters)
+    llm, conversation, vision = _start(parameters, arguments, api, adapters)
     can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
     translator = VllmTranslator(api, capabilities, can_guide, checkpoint.end_ids, adapters)
-    return HostedRuntime(conversation, translator, _facts(parameters, checkpoint, llm.vllm_config, can_guide))
+    facts = _facts(parameters, checkpoint, llm.vllm_config, can_guide)
+    return HostedRuntime(conversation, translator, replace(facts, **vision))
 
 
 def _refuse_unfit(parameters: EngineParameters) -> None:
@@ -93,6 +95,7 @@ def _import_api() -> dict[str, Any]:
     from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError
     from vllm.inputs import tokens_input
     from vllm.lora.request import LoRARequest
+    from vllm.multimodal.media import ImageMediaIO
     from vllm.platforms import current_platform
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -103,7 +106,8 @@ def _import_api() -> dict[str, Any]:
     if current_platform.is_cpu():
         # Nothing is compiled on a CPU: there need be no compiler.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    named = (*classes, *errors, EngineDeadError, EngineGenerateError, LoRARequest, tokens_input)
+    broken = (EngineDeadError, EngineGenerateError)
+    named = (*classes, *errors, *broken, ImageMediaIO, LoRARequest, tokens_input)
     return {each.__name__: each for each in named}
 
 
@@ -135,6 +139,7 @@ def engine_arguments(
         "enable_expert_parallel": parameters.enable_expert_parallel,
         **parameters.parallel_sizes,
         **adapter_arguments(parameters),
+        **image_arguments(parameters, checkpoint),
     }
     if parameters.inflight_tokens_per_block:
         arguments["block_size"] = block
@@ -156,20 +161,21 @@ def _start(
     arguments: dict[str, Any],
     api: dict[str, Any],
     adapters: VllmAdapters | None,
-) -> tuple[Any, Conversation]:
+) -> tuple[Any, Conversation, dict[str, int]]:
     loop = asyncio.new_event_loop()
     told: list[VllmStatistics] = []
     try:
         llm = loop.run_until_complete(_load(arguments, api, told))
+        vision = loop.run_until_complete(vision_of(llm))
     except (ValueError, TypeError) as error:
         raise InflightError(ErrorKind.UNSUPPORTED, f"vLLM refuses the model: {error}") from error
-    host = VllmHost(llm, adapters)
+    host = VllmHost(llm, adapters, api["ImageMediaIO"]())
     conversation = Conversation(host, parameters.stats_check_period_ms / 1000, _SILENCE_S, loop)
     atexit.register(llm.shutdown)
     atexit.register(conversation.close)  # which runs before
     cache = llm.vllm_config.cache_config
     told.append(VllmStatistics(conversation.iterations, cache.num_gpu_blocks, cache.block_size))
-    return llm, conversation
+    return llm, conversation, vision
 
 
 def _facts(

@@ -15,6 +15,7 @@ from python_backend.engine.runtimes.declaration import Capabilities, refuse_undo
 from python_backend.engine.runtimes.hosted.host import Unreadable
 from python_backend.engine.runtimes.hosted.sampling import guide_arguments, penalties_of
 from python_backend.engine.runtimes.vllm.adapters import VllmAdapters
+from python_backend.engine.runtimes.vllm.images import image_prompt
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -62,10 +63,13 @@ class VllmTranslator:
         adapter = None
         if request.adapter and self._adapters is not None:
             adapter = self._adapters.request_for(request.adapter)
+        if request.images:
+            prompt = image_prompt(request)
+        else:
+            salt = request.cache_salt or None
+            prompt = self._api["tokens_input"](list(request.prompt_ids), cache_salt=salt)
         return {
-            "prompt": self._api["tokens_input"](
-                list(request.prompt_ids), cache_salt=request.cache_salt or None
-            ),
+            "prompt": prompt,
             "sampling_params": params,
             "request_id": f"{sequence.key}.{sequence.index}",
             "priority": int(request.tier),
@@ -104,6 +108,8 @@ class VllmTranslator:
     def failure_of(self, error: Exception) -> InflightError | None:
         if isinstance(error, (self._api["EngineDeadError"], EngineBroken)):
             return None
+        if isinstance(error, InflightError):
+            return error
         if isinstance(error, (ValueError, *(self._api[name] for name in _OF_THE_REQUEST))):
             return InflightError(ErrorKind.INVALID_REQUEST, f"vLLM refuses it: {error}")
         if isinstance(error, (TypeError, Unreadable, self._api["EngineGenerateError"])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from router.content.conversations.cutter import (
     room_for_prompt,
 )
 from router.content.conversations.items import Item, message_item, text_part
+from router.core.messages import Part, image_part
 from router.request.token_counting import Known, Tokenizers, estimate, parts
 from router.request.tokenizer_program import COUNT
 from router.routing.models import ServedModel
 from tests.fakes.pipeline import FakePipeline
+from tests.router.chat.pictures import IMAGE_TOKENS, seer
 
 FRAME = "<turn> "
 
@@ -87,6 +90,16 @@ async def test_the_oldest_turns_are_dropped_until_the_prompt_fits(tokenizers: To
     assert 0 < len(cut.shown) - 2 < 20
     assert len(cut.shown) % 2 == 0
     assert {item.counted_by for item in cut.counted} == {"tiny"}
+
+
+async def test_images_take_their_part_of_the_room(tokenizers: Tokenizers) -> None:
+    cutter, seeing = Cutter(tokenizers, ContextLengths()), replace(seer(), context_tokens=200)
+    shown = message_item("user", [], "word", parts=[image_part("x"), Part("text", "word")])
+    past = Past([shown, said("assistant", "word")] * 4, [said("user", "word")])
+    cut = await cutter.cut("acme", seeing, past, 50, render)
+    assert sum(item.images for item in cut.shown) == 2  # of 50 tokens each, in a room of 150
+    assert cut.tokens is not None
+    assert 2 * IMAGE_TOKENS < cut.tokens <= 150
 
 
 async def test_known_sizes_are_not_counted_again(tokenizers: Tokenizers) -> None:

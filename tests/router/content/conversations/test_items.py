@@ -79,10 +79,16 @@ async def test_a_file_is_read_and_its_data_is_not_kept() -> None:
         ({"role": "critic", "content": "x"}, ErrorKind.INVALID_REQUEST, "input[0].role", "expected one of"),
         ({"role": "user"}, ErrorKind.INVALID_REQUEST, "input[0].content", "a string or a list of parts"),
         (
-            {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
+            {"role": "user", "content": [{"type": "input_image"}]},
+            ErrorKind.INVALID_REQUEST,
+            "input[0].content[0]",
+            "give either image_url or file_id",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "input_image", "image_url": "x"}]},
             ErrorKind.UNSUPPORTED,
             "input[0].content[0].type",
-            "no model that reads pictures is loaded",
+            "input_image is not supported here; allowed: input_text, output_text, input_file",
         ),
         (
             {"role": "user", "content": [{"type": "input_audio"}]},
@@ -165,3 +171,14 @@ async def test_instructions_and_the_first_system_messages_are_one() -> None:
 async def test_a_stored_item_is_read_back_as_it_was() -> None:
     for item in await read({"role": "user", "content": "hi"}, CALL, RESULT):
         assert msgspec.json.decode(msgspec.json.encode(item), type=Item) == item
+
+
+async def test_an_image_is_kept_for_later_turns_and_its_data_is_not_shown() -> None:
+    url = "data:image/png;base64,aGk="
+    image = {"type": "input_image", "image_url": url, "detail": "high"}
+    (item,) = await read({"role": "user", "content": [image, {"type": "input_text", "text": "What is it?"}]})
+    assert item.shown["content"][0] == {"type": "input_image", "file_id": None, "detail": "high"}
+    assert (item.text, item.images) == ("What is it?", 1)
+    (kept,) = msgspec.json.decode(msgspec.json.encode([item]), type=list[Item])
+    (message,) = as_messages([kept], None)
+    assert [each.url for each in message.images] == [url]

@@ -140,7 +140,7 @@ async def test_a_pdf_bomb_is_refused() -> None:
 @pytest.mark.parametrize(
     ("data", "kind", "reason"),
     [
-        (b"\x89PNG\r\n", "image/png", "no model here reads pictures"),
+        (b"\x89PNG\r\n", "image/png", "is a picture: send it as an image_url part"),
         (b"PK\x03\x04\0\0\0", "application/zip", "neither UTF-8 text nor a PDF"),
         (b"\xff\xfe\x00\xd8", "text/plain", "neither UTF-8 text nor a PDF"),
         (b"", "text/plain", "is empty"),

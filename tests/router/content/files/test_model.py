@@ -31,8 +31,8 @@ def test_a_file_name_is_the_last_part_of_its_path(given_name: str, name: str) ->
 
 
 def test_a_purpose_that_is_not_supported_is_refused_with_the_list_of_those_that_are() -> None:
-    with pytest.raises(InflightError, match="'vision' is not supported; allowed: assistants, batch, user_d"):
-        check_purpose("vision")
+    with pytest.raises(InflightError, match="'evals' is not supported; allowed: assistants, batch, user_d"):
+        check_purpose("evals")
     with pytest.raises(InflightError, match="'this' is not supported"):
         check_purpose("\n" * 100)
 
