@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_installed
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from launcher.failure import Unusable
+from launcher.failure import ProcessFailed, Unusable
 from launcher.packaging.runtimes.builds import Build, choose_build
-from python_backend.engine.host.device import built_for_cuda
+from launcher.packaging.runtimes.environment import run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_ASKED = "import torch; print(torch.__version__, torch.version.cuda or '')"
 
 
 def bundled_build(runtime: str, wheels: Path, version: str | None, device: str | None) -> Build:
@@ -36,13 +35,12 @@ def bundled_build(runtime: str, wheels: Path, version: str | None, device: str |
 
 
 def hosts_torch() -> tuple[str, str]:
-    """Its version and the CUDA that it was built for, without importing it."""
-    spec = find_spec("torch")
+    """Its version and the CUDA that it was built for, by its own word."""
     try:
-        version = version_installed("torch")
-    except PackageNotFoundError:
-        version = ""
-    return version, (spec and spec.origin and built_for_cuda(spec.origin)) or ""
+        told = run([sys.executable, "-c", _ASKED], {}).split()
+    except ProcessFailed:
+        return "", ""
+    return told[0], "".join(told[1:])
 
 
 def require_torch(build: Build, version: str, cuda: str) -> None:

@@ -18,7 +18,7 @@ from launcher.console import StackConsole
 from launcher.failure import Unusable
 from launcher.packaging.runtimes import environment
 from launcher.packaging.runtimes.builds import choose_build
-from launcher.packaging.runtimes.bundled import bundled_build, require_torch
+from launcher.packaging.runtimes.bundled import bundled_build, hosts_torch, require_torch
 from tests.deploy.bundle.test_bundle import wheel
 
 BUILD = choose_build("vllm", "cuda", None)
@@ -58,6 +58,10 @@ def test_only_a_torch_that_it_was_built_for_will_do() -> None:
     ):
         with pytest.raises(Unusable, match=f"is built for torch 2.11.0 and CUDA 13; .*{words}"):
             require_torch(BUILD, version, cuda)
+
+
+def test_the_torch_that_is_asked_is_the_one_of_this_python() -> None:
+    assert hosts_torch()[0].startswith(importlib.metadata.version("torch"))
 
 
 def test_what_a_bundle_does_not_have_is_refused(wheels: Path, tmp_path: Path) -> None:
