@@ -94,7 +94,7 @@ bench: install-dev ## Measurements side by side, against peers and goals: python
 clients: install-dev ## Real clients of others against a stack; the table goes to docs/clients.md: python -m tests.clients $(ARGS)
 	@$(RUN) tests.clients $(ARGS)
 
-bundle: install ## One file for x86_64 GPU hosts that reach no registry (PYTHON_VERSION=3.11, ARGS=--with-default-model)
+bundle: install ## One file for x86_64 GPU hosts that reach no registry (PYTHON_VERSION=3.11, ARGS="--with vllm")
 	@$(RUN) pip install --disable-pip-version-check --quiet --constraint requirements.lock packaging cyclonedx-python-lib
 	@$(RUN) deploy.bundle --python-version $(PYTHON_VERSION) $(ARGS)
 
@@ -103,6 +103,8 @@ images: install-dev ## The images of docker-compose.yml without Docker, by build
 
 COMPILE := $(RUN) uv pip compile pyproject.toml --universal --python-version 3.10 --quiet --no-annotate --no-header
 HASHES := $(COMPILE) --group build --generate-hashes --constraint requirements.lock --output-file
+# What a bundle with vLLM has, and the pip that installs it there.
+VLLM := from launcher.packaging.runtimes.builds import choose_build as of; print(of("vllm", "cuda", None).requirement)
 lock: install-dev ## Bring requirements.lock and *.hashes up to date with pyproject.toml (ARGS=--upgrade renews every pin)
 	@cp requirements.lock requirements.lock.new
 	@$(COMPILE) --extra dev --output-file requirements.lock.new $(ARGS)
@@ -110,6 +112,8 @@ lock: install-dev ## Bring requirements.lock and *.hashes up to date with pyproj
 	@{ grep '^#' requirements.lock; cat requirements.lock.new; } > requirements.lock.whole
 	@rm requirements.lock.new && mv requirements.lock.whole requirements.lock
 	@$(HASHES) requirements.hashes && $(HASHES) requirements-loadtest.hashes --extra loadtest
+	@{ $(VENV)/bin/python -c '$(VLLM)'; echo pip; } | $(subst pyproject.toml,-,$(COMPILE)) --generate-hashes \
+		--output-file requirements-vllm.hashes $(ARGS)
 
 clean: ## Remove .venv and all caches (models stay in the data directory)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

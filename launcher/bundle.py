@@ -14,11 +14,13 @@ MARK = "python-version"
 
 @dataclass(frozen=True)
 class Bundled:
-    """`models` may hold known ones; where `is_bundle`, there is no registry to get them from."""
+    """`models` may hold known ones, `wheels` runtimes; where `is_bundle`, no registry has them for us."""
 
     models: Path
     is_bundle: bool
+    wheels: Path
 
 
 def bundled_with(project_root: Path) -> Bundled:
-    return Bundled(project_root / "models", (project_root / MARK).is_file())
+    is_bundle = (project_root / MARK).is_file()
+    return Bundled(project_root / "models", is_bundle, project_root / "wheels")

@@ -14,7 +14,7 @@ import tempfile
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -40,10 +40,14 @@ def debian_program(package: str, program: str) -> Path:
     try:
         return find(program) or _fetched(package, program)
     except (Unobtainable, OSError, subprocess.TimeoutExpired) as error:
-        reason = f"{program} of the Debian package {package} is not on this machine: {error}"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        give_up(f"{program} of the Debian package {package} is not on this machine: {error}")
+
+
+def give_up(reason: str) -> NoReturn:
+    """A test that cannot be run here is skipped; in CI nobody would notice that."""
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 def find(program: str) -> Path | None:
@@ -102,9 +106,9 @@ def unpack(package: str, program: str, into: Path) -> Path:
     return script
 
 
-def cache_dir() -> Path:
+def cache_dir(kind: str = "debian") -> Path:
     below = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(below) / "inflight" / "debian"
+    return Path(below) / "inflight" / kind
 
 
 def _run(command: tuple[str, ...]) -> None:

@@ -15,11 +15,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
+from deploy.bundle.selection import LEFT_OUT_OF_VLLM
 from deploy.bundle.wheels import BundleError, Target, Wheelhouse, check_hashes
 from deploy.sbom import Part, parts_of_wheels, render
 from launcher.console import StackConsole
 from launcher.packaging.models.checkpoint import CheckpointError, resolve_checkpoint
 from launcher.packaging.models.embeddings import resolve_embeddings
+from launcher.packaging.runtimes.builds import choose_build
 from launcher.python_version import SUPPORTED
 from launcher.settings import StackSettings
 
@@ -34,16 +36,23 @@ def main() -> None:
     parser.add_argument(
         "--with-default-model", action="store_true", help="the default models, about 165 MB more"
     )
+    parser.add_argument(
+        "--with",
+        dest="runtime",
+        choices=["vllm"],
+        help="a runtime for a host whose torch it goes with, 1.2 GB more",
+    )
     options = parser.parse_args()
     console = Console(highlight=False)
     try:
-        build(options.python_version, options.with_default_model, console)
+        build(options.python_version, options.with_default_model, options.runtime == "vllm", console)
     except (BundleError, CheckpointError) as error:
         sys.exit(str(error))
 
 
-def bundle_name(version: str, python: str) -> str:
-    return f"inflight-{version}-py{python.replace('.', '')}-x86_64.tar.xz"
+def bundle_name(version: str, python: str, with_vllm: bool = False) -> str:
+    more = "-vllm" if with_vllm else ""
+    return f"inflight-{version}-py{python.replace('.', '')}-x86_64{more}.tar.xz"
 
 
 def default_models(console: StackConsole) -> list[Path]:
@@ -61,19 +70,32 @@ def same_each_time(listing: str) -> str:
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
-def build(python: str, with_model: bool, console: Console) -> None:
+def gather_vllm(target: Target, folder: Path, console: Console) -> list[Path]:
+    """All that it needs but torch, and the pip that installs it: as requirements-vllm.hashes pins it."""
+    lock = ROOT / "requirements-vllm.hashes"
+    house = Wheelhouse(target, lock, folder, say=console.print, left_out=LEFT_OUT_OF_VLLM)
+    wheels = house.gather([Requirement(choose_build("vllm", "cuda", None).requirement), Requirement("pip")])
+    check_hashes(wheels, lock)
+    return wheels
+
+
+def build(python: str, with_model: bool, with_vllm: bool, console: Console) -> None:
     version = importlib.metadata.version("inflight")
     needs = [Requirement(text) for text in importlib.metadata.requires("inflight") or []]
     target = Target(python)
     models = default_models(StackConsole(console)) if with_model else []
-    with tempfile.TemporaryDirectory(prefix="inflight-bundle-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="inflight-bundle-") as folder,
+        tempfile.TemporaryDirectory(prefix="inflight-vllm-") as beside,
+    ):
         house = Wheelhouse(target, ROOT / "requirements.lock", Path(folder), say=console.print)
         wheels = house.gather(need for need in needs if target.applies(need))
         check_hashes(wheels, ROOT / "requirements.hashes")
-        file = ROOT / "dist" / bundle_name(version, python)
-        parts = [Part("inflight", version, "Apache-2.0"), *parts_of_wheels(wheels)]
+        of_vllm = gather_vllm(target, Path(beside), console) if with_vllm else []
+        file = ROOT / "dist" / bundle_name(version, python, with_vllm)
+        parts = [Part("inflight", version, "Apache-2.0"), *parts_of_wheels([*wheels, *of_vllm])]
         listing = render(file.name, version, parts)
-        members = contents(ROOT, wheels, version, python, models, same_each_time(listing))
+        members = contents(ROOT, wheels, version, python, models, same_each_time(listing), of_vllm)
         total_bytes = sum(len(member.read()) for member in members.values())
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as progress:
@@ -85,7 +107,7 @@ def build(python: str, with_model: bool, console: Console) -> None:
     console.print(f"{file.relative_to(ROOT)}: {size_bytes / 1e6:.1f} MB, for Python {python} on x86_64")
     console.print(f"sha256 {checksum}", soft_wrap=True)
     console.print(f"{listed.relative_to(ROOT)}: what it is made of (CycloneDX), {len(parts)} packages")
-    if size_bytes > USUAL_BYTES and not with_model:
+    if size_bytes > USUAL_BYTES and not (with_model or with_vllm):
         more = (size_bytes - USUAL_BYTES) / 1e6
         console.print(
             f"That is {more:.1f} MB more than usual: deploy/bundle/selection.py says what is left out."

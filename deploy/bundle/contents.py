@@ -28,8 +28,10 @@ def contents(
     python: str,
     models: Iterable[Path] = (),
     parts: str = "",
+    of_vllm: Iterable[Path] = (),
 ) -> dict[PurePosixPath, Member]:
-    """`parts` is the list of its packages, which goes with it wherever it is unpacked."""
+    """`parts` is the list of its packages, which goes with it wherever it is unpacked; wheels of vLLM stay
+    wheels, because they are installed into an environment of its own."""
     root = PurePosixPath(f"inflight-{version}")
     members: dict[PurePosixPath, Member] = {}
     for wheel in wheels:
@@ -39,6 +41,8 @@ def contents(
     for model in models:
         for file in sorted(model.iterdir()):
             members[root / "models" / model.name / file.name] = of_file(file)
+    for wheel in of_vllm:
+        members[root / "wheels" / "vllm" / wheel.name] = of_file(wheel)
     here = Path(__file__).parent
     for name, script in _SCRIPTS.items():
         members[root / name] = Member((here / script).read_bytes, is_executable=True)

@@ -6,6 +6,8 @@ from pathlib import PurePosixPath
 
 # torch is the host's own. numba computes on CPUs; tokenizers would download with huggingface-hub.
 LEFT_OUT = frozenset({"torch", "numba", "huggingface-hub"})
+# What vLLM was built for, and is there: with all that only torch needs, CUDA's libraries among it.
+LEFT_OUT_OF_VLLM = frozenset({"torch", "triton"})
 # Of nvidia-pytriton only the server inside is used: nothing of what its Python code needs.
 WITHOUT_DEPENDENCIES = frozenset({"nvidia-pytriton"})
 

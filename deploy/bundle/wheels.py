@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
@@ -67,19 +67,20 @@ def visit(
     target: Target,
     fetch: Callable[[list[Requirement]], None],
     requires: Callable[[str], Iterable[str]],
+    left_out: Container[str] = LEFT_OUT,
 ) -> None:
     """What is asked for and, in turn, what that needs there: each round is fetched before it is asked."""
     asked: set[tuple[str, str]] = set()
     wanted = list(requirements)
-    while wanted := [item for item in wanted if _is_new(item, asked)]:
+    while wanted := [item for item in wanted if _is_new(item, asked, left_out)]:
         fetch(wanted)
         wanted = [need for item in wanted for need in _needs_of(item, target, requires)]
 
 
-def _is_new(requirement: Requirement, asked: set[tuple[str, str]]) -> bool:
+def _is_new(requirement: Requirement, asked: set[tuple[str, str]], left_out: Container[str]) -> bool:
     name = canonicalize_name(requirement.name)
     keys = {(name, extra) for extra in ("", *requirement.extras)}
-    is_new = name not in LEFT_OUT and not keys <= asked
+    is_new = name not in left_out and not keys <= asked
     asked |= keys
     return is_new
 
@@ -103,15 +104,16 @@ class Wheelhouse:
         directory: Path,
         pip_options: Sequence[str] = (),
         say: Callable[[str], None] = lambda text: None,
+        left_out: Container[str] = LEFT_OUT,
     ) -> None:
         self._target = target
         self._directory = directory
         self._pip_options = pip_options
         self._say = say
+        self._left_out = left_out
         self._constraints = directory / "constraints.txt"
-        pins = (Requirement(line) for line in lock.read_text().splitlines() if line and line[0] not in "#-")
         self._constraints.write_text(
-            "".join(f"{pin.name}{pin.specifier}\n" for pin in pins if target.applies(pin))
+            "".join(f"{pin.name}{pin.specifier}\n" for pin in pins_of(lock) if target.applies(pin))
         )
 
     def gather(self, requirements: Iterable[Requirement]) -> list[Path]:
@@ -123,7 +125,7 @@ class Wheelhouse:
                 self._download(missing)
                 wheels.update({_name(path): path for path in sorted(self._directory.glob("*.whl"))})
 
-        visit(requirements, self._target, fetch, lambda name: required_by(wheels[name]))
+        visit(requirements, self._target, fetch, lambda name: required_by(wheels[name]), self._left_out)
         return [wheels[name] for name in sorted(wheels)]
 
     def _download(self, requirements: list[Requirement]) -> None:
@@ -135,6 +137,12 @@ class Wheelhouse:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BundleError(f"pip could not download what the bundle needs:\n{done.stderr.strip()}")
+
+
+def pins_of(lock: Path) -> list[Requirement]:
+    """With hashes below them or without."""
+    lines = lock.read_text().splitlines()
+    return [Requirement(line.rstrip(" \\")) for line in lines if line and line[0] not in "#- "]
 
 
 def check_hashes(wheels: Iterable[Path], hashes: Path) -> None:

@@ -10,11 +10,14 @@ from typing import Annotated
 
 import typer
 
+from launcher.bundle import bundled_with
 from launcher.commands.options import Config
 from launcher.console import StackConsole
 from launcher.failure import ProcessFailed, Unusable
 from launcher.packaging.runtimes import environment
 from launcher.packaging.runtimes.builds import PACKAGES, choose_build
+from launcher.packaging.runtimes.bundled import bundled_build
+from launcher.paths import PROJECT_ROOT
 from launcher.settings import SettingsError, load_settings, runtimes_dir
 
 Name = Annotated[str, typer.Argument(help="vllm, or llm for TensorRT-LLM.")]
@@ -40,11 +43,15 @@ def install(
 ) -> None:
     """Make an environment with a runtime's package, for the engine process to run in.
 
-    Without a GPU that is vLLM's build for CPUs, 3 GB in all; with one, the build for CUDA.
+    Without a GPU that is vLLM's build for CPUs, 3 GB in all; with one, the build for CUDA. In a bundle
+    it is the one that came along, with the host's torch.
     """
     with _told():
-        place = _runtimes(data_dir, config)
-        build = choose_build(name, device or environment.machine_device(), version)
+        place, bundled = _runtimes(data_dir, config), bundled_with(PROJECT_ROOT)
+        if bundled.is_bundle and offline is None:
+            build = bundled_build(name, bundled.wheels / name, version, device)
+        else:
+            build = choose_build(name, device or environment.machine_device(), version)
         found = environment.install(build, place, offline, StackConsole())
         print(f"{found.package} {found.version_text} with torch {found.torch}: {found.python}")
 

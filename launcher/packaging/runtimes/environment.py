@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LAST_LINES = 12
 NEEDED_DISK_BYTES = {"cpu": 5_000_000_000, "cuda": 15_000_000_000}
+NEEDED_BESIDE_TORCH_BYTES = 5_000_000_000
 # The engine process needs these beside the runtime's package, which has them as its own dependencies.
 NEEDED = ("msgspec", "numpy")
 _PROBE = """
@@ -64,11 +66,14 @@ def install(build: Build, runtimes: Path, offline: Path | None, console: StackCo
         if there is not None and there.version_text == build.version and Path(there.python).exists():
             return there
         folder = place / f"env-{build.package}-{build.version}"
-        require_disk(place, NEEDED_DISK_BYTES[build.device])
+        require_disk(place, NEEDED_BESIDE_TORCH_BYTES if build.wheels else NEEDED_DISK_BYTES[build.device])
         shutil.rmtree(folder, ignore_errors=True)
         try:
             with console.stage(f"Installing {build.requirement} into {folder}"):
-                make_environment(folder, build, offline)
+                if build.wheels:
+                    make_beside_hosts_torch(folder, build.wheels)
+                else:
+                    make_environment(folder, build, offline)
             return note_environment(build.runtime, folder / "bin" / "python", runtimes)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -100,6 +105,19 @@ def make_environment(folder: Path, build: Build, offline: Path | None) -> None:
     try_each(commands, build)
     if build.unused:
         run([*pip, "uninstall", "--quiet", "--yes", *build.unused], {})
+
+
+def make_beside_hosts_torch(folder: Path, wheels: Path) -> None:
+    """All that is in the folder, by the pip that is there: the host's Python need not have one."""
+    run([sys.executable, "-m", "venv", "--without-pip", str(folder)], {})
+    python, (pip,) = str(folder / "bin" / "python"), wheels.glob("pip-*.whl")
+    install = [python, str(pip / "pip"), "install", "--quiet", "--no-index", "--no-deps"]
+    run([*install, *map(str, sorted(wheels.glob("*.whl")))], {"PIP_CONFIG_FILE": os.devnull})
+    # Behind its own packages, which may be other versions than the host's.
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    found = (find_spec(name) for name in ("torch", "triton"))
+    host = sorted({str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin})
+    (packages / "hosts-torch.pth").write_text("\n".join([*host, ""]), encoding="utf-8")
 
 
 def try_each(commands: list[list[str]], build: Build) -> None:

