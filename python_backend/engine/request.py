@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from python_backend.wire.pools import Part
 from python_backend.wire.tiers import Tier
 
 # Colder, logits over temperature leave the range of fp32, and only the likeliest token has a chance anyway.
@@ -100,7 +101,8 @@ class GenerationRequest:
     `returns_prompt_log_probs` for the same of the prompt's tokens. With `notes_steps` the end of its first
     sequence tells which steps that was part of. With `takes_any_ids` a prompt's ids may be beyond the
     vocabulary, and then stand for others: NVIDIA's benchmarks of the engine alone draw them at random.
-    `adapter` is the name of a LoRA adapter to answer with.
+    `adapter` is the name of a LoRA adapter to answer with. Where `part` is not the whole, the prompt is
+    computed for another engine, or was by one: `context` is what that said of where it can be had.
     """
 
     prompt_ids: list[int]
@@ -126,6 +128,8 @@ class GenerationRequest:
     notes_steps: bool = False
     takes_any_ids: bool = False
     adapter: str = ""
+    part: Part = Part.WHOLE
+    context: bytes = b""
 
     @property
     def asks_of_prompt(self) -> bool:

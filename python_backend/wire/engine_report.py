@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
+from python_backend.wire.pools import BOTH
 
 # The request parameter that asks, and the output with the answer.
 REPORT = "inflight_report"
@@ -30,6 +31,7 @@ class EngineReport:
     yet, `active` ones are all there are. With `holds_whole_answers` one takes the blocks of its longest
     answer when it begins. `learned` is None before enough steps were seen. One that `can_pause` pauses
     sequences of tenants above their part for those of others; so many of those that wait are `paused` now.
+    `pool` is what it is there for: prompts, answers or both.
     """
 
     max_batch_size: int
@@ -48,6 +50,7 @@ class EngineReport:
     learned: LearnedStepCost | None = None
     paused: int = 0
     can_pause: bool = False
+    pool: str = BOTH
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

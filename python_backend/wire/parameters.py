@@ -16,6 +16,7 @@ from typing import Any
 from python_backend.costs.step_cost import StepCost
 
 from .errors import ErrorKind, InflightError
+from .pools import BOTH, POOL_VARIABLE, POOLS
 
 INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
@@ -24,6 +25,7 @@ RUNTIMES = ("auto", "engine", "vllm", "llm", "synthetic", "paced")
 # Those whose package checks itself what it is to compute with.
 _JUDGE_THEMSELVES = ("vllm", "llm")
 WEIGHTS = ("checkpoint", "random")
+KV_CONNECTORS = ("auto", "nixl", "files")
 # How weights can be kept, by the device that computes.
 PRECISIONS = {"cpu": ("fp32", "int8", "int4"), "cuda": ("fp32", "bf16", "fp8")}
 DEVICES = tuple(PRECISIONS)
@@ -90,6 +92,9 @@ class EngineParameters:
     inflight_max_adapters: int | None = None
     inflight_max_adapter_rank: int = 64
     inflight_speculation: bool = True
+    inflight_pool: str = BOTH
+    inflight_kv_connector: str = "auto"
+    inflight_kv_folder: str | None = None
 
     @property
     def gpu(self) -> int:
@@ -338,6 +343,9 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_max_adapters": _count,
     "inflight_max_adapter_rank": _positive(int),
     "inflight_speculation": parse_boolean,
+    "inflight_pool": _one_of(*POOLS),
+    "inflight_kv_connector": _one_of(*KV_CONNECTORS),
+    "inflight_kv_folder": _text,
 }
 KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)
 
@@ -375,6 +383,12 @@ def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
     parameters = EngineParameters(**values)
     _refuse_what_no_device_does(parameters)
     return parameters
+
+
+def with_pool(raw: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The same parameters with the pool of the server that they are for, where they name none themselves."""
+    pool = environment.get(POOL_VARIABLE, "")
+    return {**raw} if not pool or _is_given(raw.get("inflight_pool", "")) else {**raw, "inflight_pool": pool}
 
 
 def _refuse_what_no_device_does(parameters: EngineParameters) -> None:
