@@ -275,6 +275,7 @@ HEAVY = {
         "python_backend/embeddings/cuda",
         "python_backend/engine/cuda",
         "python_backend/engine/runtimes/trtllm",
+        "python_backend/engine/runtimes/vllm",
     ),
     "triton": ("python_backend/engine/cuda",),
     "numba": ("python_backend/engine/native", "simulator/fleet"),

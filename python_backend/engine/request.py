@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from python_backend.wire.pools import Part
@@ -130,6 +130,21 @@ class GenerationRequest:
     adapter: str = ""
     part: Part = Part.WHOLE
     context: bytes = b""
+
+    @property
+    def prompt_alone(self) -> GenerationRequest:
+        """What is left where another engine answers: one token is chosen here, and it is nobody's."""
+        nothing = {"end_id": None, "stop_sequences": (), "bad_sequences": (), "token_bias": {}, "guide": None}
+        return replace(
+            self,
+            **nothing,
+            max_new_tokens=1,
+            sampling=SamplingParams(),
+            returns_log_probs=False,
+            returns_generation_logits=False,
+            top_log_probs=None,
+            part=Part.CONTEXT,
+        )
 
     @property
     def asks_of_prompt(self) -> bool:

@@ -146,7 +146,6 @@ def decode_call(
     def generation(row: RowInputs) -> GenerationRequest:
         asked = decode_generation(row, tier, salt, rules.max_sequences)
         asked = replace(asked, tenant=tenant, weight=weight, takes_any_ids=not is_from_text, adapter=adapter)
-        asked = _of_part(asked, part, row)
         if shared_prefix:
             asked = replace(asked, shared_tokens=shared_tokens(shared_prefix, asked.prompt_ids))
         if min_p:
@@ -165,7 +164,9 @@ def decode_call(
 
     call = GenerateCall(
         request_id=request_id,
-        rows=tuple(_decode_row(row, generation(row), rules, parameters) for row in row_inputs),
+        rows=tuple(
+            _decode_row(row, _of_part(generation(row), part, row), rules, parameters) for row in row_inputs
+        ),
         feeds_postprocessing=is_from_text,
         router=decode_router(parameters),
     )
@@ -184,7 +185,7 @@ def _of_part(asked: GenerationRequest, part: Part, row: RowInputs) -> Generation
         )
     if part is Part.CONTEXT:
         _refuse_beside_a_prompt(asked)
-        return replace(asked, part=part, max_new_tokens=1)
+        return asked.prompt_alone
     return replace(asked, part=part, context=context) if context else asked
 
 

@@ -177,7 +177,7 @@ def test_an_engine_does_the_parts_of_its_pool_and_refuses_others_by_name(
         else:
             with pytest.raises(InflightError, match=f"'{part.value}'; this engine, whose .* is {pool}, does"):
                 decode_part({"request_type": part.value}, pool)
-    with pytest.raises(InflightError, match="request_type is 'half'; .* does context_and_generation"):
+    with pytest.raises(InflightError, match=r"request_type is 'half'; .* does context_and_generation"):
         decode_part({"request_type": "half"}, pool)
 
 

@@ -325,8 +325,8 @@ def of_part(part: Part, **values: Any) -> GenerationRequest:
 
 
 def test_a_prompt_computed_for_another_engine_has_one_token_that_nobody_sees() -> None:
-    asked = of_part(Part.CONTEXT, request_output_len=[40])
-    assert (asked.part, asked.max_new_tokens, asked.context) == (Part.CONTEXT, 1, b"")
+    asked = of_part(Part.CONTEXT, request_output_len=[40], end_id=[2], temperature=[0.5], seed=[7])
+    assert asked == GenerationRequest([5, 6, 7], 1, takes_any_ids=True, part=Part.CONTEXT)
 
 
 def test_an_answer_to_a_prompt_computed_elsewhere_carries_where_it_can_be_had() -> None:

@@ -179,6 +179,7 @@ VLLM = RuntimeDeclaration(
         quantized_checkpoints=True,
         several_gpus=True,
         adapters=True,
+        prefill_and_decode_apart=True,
         context_logits=False,
         generation_logits=False,
         top_p_decay=False,

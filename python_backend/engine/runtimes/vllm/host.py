@@ -12,6 +12,7 @@ from python_backend.engine.runtimes.hosted.host import Asked, Unreadable
 from python_backend.engine.runtimes.hosted.iterations import Iterations
 from python_backend.engine.runtimes.hosted.news import HostPerf, LogProbRow, News, log_prob_row
 from python_backend.engine.runtimes.vllm.adapters import VllmAdapters
+from python_backend.engine.runtimes.vllm.transfer import Transfers
 
 _log = logging.getLogger("inflight.engine")
 
@@ -19,9 +20,12 @@ _log = logging.getLogger("inflight.engine")
 class VllmHost:
     title = "vLLM"
 
-    def __init__(self, llm: Any, adapters: VllmAdapters | None = None) -> None:
+    def __init__(
+        self, llm: Any, adapters: VllmAdapters | None = None, transfers: Transfers | None = None
+    ) -> None:
         self._llm = llm
         self._adapters = adapters
+        self._transfers = transfers
 
     async def follow(self, asked: Asked) -> AsyncIterator[News]:
         asked.handle = asked.arguments["request_id"]
@@ -29,6 +33,8 @@ class VllmHost:
             news = _read(output)
             if news.finish_reason == "error":
                 raise EngineBroken("vLLM ended an answer with an error of its own")
+            if self._transfers is not None and news.is_last:
+                news.context = self._transfers.told(output.kv_transfer_params)
             yield news
 
     async def abort(self, asked: Asked) -> None:
