@@ -251,6 +251,7 @@ DECISIONS = (
     "router/http/body_shares.py",
     "router/request/web_pages.py",
     "router/routing/hedging.py",
+    "router/routing/pools.py",
     "router/routing/replay.py",
     "router/routing/replica_choice.py",
     "router/routing/split.py",
