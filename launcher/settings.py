@@ -61,6 +61,7 @@ class StackSettings:
     model: str = "smollm2-135m-instruct"
     embeddings: str = "all-minilm-l6-v2"  # nothing: none is served
     triton_servers: int = 1  # with the same models each
+    prefill_servers: int = 0  # of them, that compute prompts for the others
     triton_grpc_port: int = 0  # of the first one
     triton_metrics_port: int = 0
     grpc_port: int = 8081  # of the router, for Triton's clients; -1: none
@@ -75,6 +76,9 @@ class StackSettings:
             raise refusal("stack.grpc_port", self.grpc_port, allowed)
         if not 1 <= self.triton_servers <= MOST_TRITON_SERVERS:
             raise refusal("stack.triton_servers", self.triton_servers, f"1 to {MOST_TRITON_SERVERS}")
+        if not 0 <= self.prefill_servers < self.triton_servers:
+            allowed = f"0 to {self.triton_servers - 1}, fewer than triton_servers: the others answer"
+            raise refusal("stack.prefill_servers", self.prefill_servers, allowed)
         if not 0 <= self.drain_timeout_s <= 3600:
             raise refusal("stack.drain_timeout_s", self.drain_timeout_s, "0 to 3600 seconds")
         ports = (self.port, self.grpc_port, self.triton_grpc_port, self.triton_metrics_port)

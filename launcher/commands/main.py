@@ -68,6 +68,10 @@ def up(
             help=f"Number of Triton servers, each with the same models. [default: {DEFAULTS.triton_servers}]"
         ),
     ] = None,
+    prefill_servers: Annotated[
+        int | None,
+        typer.Option(help="Of the Triton servers, how many compute prompts for the others. [default: 0]"),
+    ] = None,
     triton_grpc_port: Annotated[
         int | None,
         typer.Option(help="The first Triton's gRPC port, with certificates. [default: a Unix socket]"),
@@ -97,6 +101,7 @@ def up(
         "data_dir": data_dir,
         "grpc_port": grpc_port,
         "triton_servers": triton_servers,
+        "prefill_servers": prefill_servers,
         "triton_grpc_port": triton_grpc_port,
         "triton_metrics_port": triton_metrics_port,
         "drain_timeout_s": drain_timeout_s,

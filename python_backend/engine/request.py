@@ -134,11 +134,14 @@ class GenerationRequest:
     @property
     def prompt_alone(self) -> GenerationRequest:
         """What is left where another engine answers: one token is chosen here, and it is nobody's."""
-        nothing = {"end_id": None, "stop_sequences": (), "bad_sequences": (), "token_bias": {}, "guide": None}
         return replace(
             self,
-            **nothing,
             max_new_tokens=1,
+            end_id=None,
+            stop_sequences=(),
+            bad_sequences=(),
+            token_bias={},
+            guide=None,
             sampling=SamplingParams(),
             returns_log_probs=False,
             returns_generation_logits=False,

@@ -48,7 +48,7 @@ from python_backend.triton_adapter.start_watch import imported
 from python_backend.wire.engine_report import CONFIGURE, DROP_ADAPTER, EngineReport
 from python_backend.wire.errors import ENGINE_AWAY, ENGINE_DIED, ErrorKind, InflightError
 from python_backend.wire.load_progress import loading_text
-from python_backend.wire.parameters import parse_engine_parameters, with_pool
+from python_backend.wire.parameters import on_server, parse_engine_parameters
 from python_backend.wire.stream_mark import StreamMark
 
 _log = logging.getLogger("inflight.tensorrt_llm")
@@ -66,7 +66,7 @@ class TritonPythonModel:
         imported()
         logging.basicConfig(level=logging.INFO, format="%(asctime)s tensorrt_llm %(levelname)s %(message)s")
         sys.setswitchinterval(_SWITCH_S)
-        self._parameters = parse_engine_parameters(with_pool(pb.model_parameters(args), os.environ))
+        self._parameters = parse_engine_parameters(on_server(pb.model_parameters(args), os.environ))
         self._max_queue_size = pb.max_queue_size(args)
         self._keys = itertools.count(1)
         self._running: dict[int, RunningRow] = {}

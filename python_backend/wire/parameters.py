@@ -16,7 +16,7 @@ from typing import Any
 from python_backend.costs.step_cost import StepCost
 
 from .errors import ErrorKind, InflightError
-from .pools import BOTH, POOL_VARIABLE, POOLS
+from .pools import BOTH, OF_SERVER, POOLS
 
 INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
@@ -385,10 +385,11 @@ def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
     return parameters
 
 
-def with_pool(raw: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The same parameters with the pool of the server that they are for, where they name none themselves."""
-    pool = environment.get(POOL_VARIABLE, "")
-    return {**raw} if not pool or _is_given(raw.get("inflight_pool", "")) else {**raw, "inflight_pool": pool}
+def on_server(raw: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The same parameters with what the server says for all its models, where they say nothing themselves."""
+    said = {key: environment.get(variable, "") for key, variable in OF_SERVER.items()}
+    given = {key: value for key, value in raw.items() if key not in said or _is_given(value)}
+    return {**{key: value for key, value in said.items() if value}, **given}
 
 
 def _refuse_what_no_device_does(parameters: EngineParameters) -> None:

@@ -7,8 +7,9 @@ from enum import Enum
 # The values of `inflight_pool`. One of BOTH computes prompts and answers, and passes nothing on.
 BOTH, PREFILL, DECODE = "both", "prefill", "decode"
 POOLS = (BOTH, PREFILL, DECODE)
-# The environment's word where `inflight_pool` is not set: a server's, as its GPUs are.
+# What is a server's and not a model's, as GPUs are: the environment's word where a parameter is not set.
 POOL_VARIABLE = "INFLIGHT_POOL"
+OF_SERVER = {"inflight_pool": POOL_VARIABLE, "inflight_kv_folder": "INFLIGHT_KV_FOLDER"}
 
 # The request parameter that says the part, and the tensor that takes what was computed from one to the other.
 REQUEST_TYPE = "request_type"

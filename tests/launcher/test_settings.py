@@ -86,6 +86,8 @@ def test_router_values_pass_through(tmp_path: Path) -> None:
         ("[stack]\ntriton_grpc_port = -1\n", "stack.triton_grpc_port is -1; allowed"),
         ("[stack]\nport = 9000\ntriton_grpc_port = 9000\n", "must differ"),
         ("[stack]\ntriton_servers = 0\n", "stack.triton_servers is 0; allowed: 1 to 16"),
+        ("[stack]\nprefill_servers = 1\n", "stack.prefill_servers is 1; allowed: 0 to 0, fewer than"),
+        ("[stack]\ntriton_servers = 3\nprefill_servers = 3\n", "allowed: 0 to 2"),
         ("[stack]\ngrpc_port = -2\n", "stack.grpc_port is -2; allowed"),
         ("[stack]\nport = 8081\n", "must differ"),
         ("[stack]\nmodel = ''\n", "stack.model is ''; allowed: a text"),

@@ -200,7 +200,9 @@ async def test_a_trace_tells_the_parts_apart() -> None:
     assert replicas.replicas[0].begun == replicas.replicas[1].begun == 1
 
 
-STEPS = st.sampled_from([PROMPT, HELLO, [LOST], [DEAD_STUB], [DEAD_ENGINE], [AWAY], ["invalid_request: no"]])
+STEPS: st.SearchStrategy[Sequence[Step]] = st.sampled_from(
+    [PROMPT, HELLO, [LOST], [DEAD_STUB], [DEAD_ENGINE], [AWAY], ["invalid_request: no"]]
+)
 
 
 @settings(deadline=None, max_examples=50)
