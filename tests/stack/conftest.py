@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from benchmarks.stack import RunningStack, running_stack
+from launcher.console import StackConsole
+from launcher.failure import ProcessFailed, Unusable
+from launcher.packaging.runtimes.builds import choose_build
+from launcher.packaging.runtimes.environment import install
 from router.core.manifest import Manifest
 from tests.lasting import lasting
 from tests.stack.breaking import BREAKAGES
@@ -50,6 +54,19 @@ def steady_stack(request: pytest.FixtureRequest, device: str) -> RunningStack:
     """
     running: RunningStack = request.getfixturevalue("stack" if device == "cpu" else "exact_stack")
     return running
+
+
+@pytest.fixture(scope="session")
+def runtimes(data_dir: Path, device: str) -> Path:
+    """Where vLLM is kept between runs; skipped only where it cannot be had."""
+    if device != "cpu":
+        pytest.skip("the build for CPUs is what is tested here")
+    place = data_dir / "runtimes"
+    try:
+        install(choose_build("vllm", "cpu", None), place, None, StackConsole())
+    except (ProcessFailed, Unusable) as error:
+        pytest.skip(f"vLLM cannot be installed here: {error}")
+    return place
 
 
 def synthetic_stack(data_dir: Path, tokens_per_s: int, **engine: str) -> AbstractContextManager[RunningStack]:

@@ -22,10 +22,6 @@ from typer.testing import CliRunner
 from benchmarks.stack import RunningStack, running_stack
 from benchmarks.text_checkpoint import llama_config, write_random_llama
 from launcher.commands.adapter import adapter as adapter_commands
-from launcher.console import StackConsole
-from launcher.failure import ProcessFailed, Unusable
-from launcher.packaging.runtimes.builds import choose_build
-from launcher.packaging.runtimes.environment import install
 from python_backend.engine.process.handle import EngineProcess
 from python_backend.engine.process.messages import Progress
 from python_backend.engine.report import SequenceEvent
@@ -45,19 +41,6 @@ GIVEN_BACK = "vLLM has given back adapter"
 SPREAD = pytest.mark.skipif(
     "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="a second start of vLLM: make runtimes"
 )
-
-
-@pytest.fixture(scope="module")
-def runtimes(data_dir: Path, device: str) -> Path:
-    """Where vLLM is kept between runs; skipped only where it cannot be had."""
-    if device != "cpu":
-        pytest.skip("the build for CPUs is what is tested here")
-    place = data_dir / "runtimes"
-    try:
-        install(choose_build("vllm", "cpu", None), place, None, StackConsole())
-    except (ProcessFailed, Unusable) as error:
-        pytest.skip(f"vLLM cannot be installed here: {error}")
-    return place
 
 
 @pytest.fixture(scope="module")
