@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
+from python_backend.wire.pools import OF_SERVER
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,7 +37,7 @@ ROUTER_PATHS = frozenset(
 )
 # Where adapters lie: each has its place in the release that was made of it.
 ADAPTERS_DIR = "inflight_adapters_dir"
-ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir", ADAPTERS_DIR})
+ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir", ADAPTERS_DIR, *OF_SERVER})
 # Where packed weights are kept, not what they are: it is no part of a release.
 PACKED_CACHE = "inflight_packed_cache_dir"
 # Where the runtimes lie that have an environment of their own.
@@ -181,7 +182,8 @@ def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
     parameters: dict[str, str] = {}
     for key, value in values.items():
         if key in ENGINE_KEYS_OF_OURS:
-            raise SettingsError(f"engine.{key} is set by the launcher itself, from stack.model")
+            source = f"{OF_SERVER[key]} in the environment" if key in OF_SERVER else "stack.model"
+            raise SettingsError(f"engine.{key} is set by the launcher itself, from {source}")
         if not isinstance(value, bool | int | float | str | dict):
             raise refusal(f"engine.{key}", value, "a text, a number, true or false")
         is_json = isinstance(value, bool | dict)

@@ -70,6 +70,7 @@ class DividedGeneration(FleetGeneration):
             self._computed = await self._read(prompt)
             self._is_over = False
             self._prompt = None
+        self._tokens = self._expected + (self._prompt_tokens if self._computed is None else 0)
         return await super()._begin()
 
     def _open_prompt(self) -> Prompt | None:

@@ -96,6 +96,7 @@ def test_router_values_pass_through(tmp_path: Path) -> None:
         ("[stack]\ndrain_timeout_s = -1\n", "stack.drain_timeout_s is -1.0; allowed: 0 to 3600 seconds"),
         ("[stack]\ndrain_timeout_s = nan\n", "stack.drain_timeout_s is nan; allowed"),
         ("[router]\nport = 1\n", "router.port is set by the launcher itself"),
+        ("[engine]\ninflight_pool = 'decode'\n", "launcher itself, from INFLIGHT_POOL in the environment"),
         ("[engine]\ngpt_model_path = 'x'\n", "engine.gpt_model_path is set by the launcher itself"),
         ("[engine]\nbatch_scheduler_policy = 'fifo'\n", "batch_scheduler_policy is 'fifo'; allowed"),
         ("[engine]\nspeed = 9\n", "unknown parameter speed"),

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ class FileConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
     def _sweep(self, kept_s: float) -> None:
         while True:
-            self._files.drop_older(time.time() - kept_s)
+            with suppress(OSError):  # the folder goes with the stack
+                self._files.drop_older(time.time() - kept_s)
             time.sleep(kept_s / 2)
 
     # -- in the scheduler -----------------------------------------------------------------------------

@@ -59,8 +59,9 @@ def choose_connector(parameters: EngineParameters, has_nixl: bool, device: str) 
     if wanted == NIXL and not has_nixl:
         raise refusal("inflight_kv_connector", NIXL, f"auto or {FILES}: the Python of vLLM has no nixl here")
     chosen = NIXL if wanted == NIXL or (wanted == "auto" and has_nixl and device != "cpu") else FILES
-    if chosen == FILES and not parameters.inflight_kv_folder:
-        raise refusal("inflight_kv_folder", "", f"a folder that both pools see, for {FILES}")
+    folder = parameters.inflight_kv_folder or ""
+    if chosen == FILES and not folder.startswith("/"):
+        raise refusal("inflight_kv_folder", folder, "the absolute path of a folder that both pools see")
     return chosen
 
 

@@ -64,8 +64,9 @@ def test_nixl_is_taken_where_it_is_installed_and_there_is_a_gpu(
 def test_what_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(InflightError, match="inflight_kv_connector is 'nixl'; allowed: auto or files"):
         choose_connector(replace(POOL, inflight_kv_connector="nixl"), False, "cuda")
-    with pytest.raises(InflightError, match="inflight_kv_folder is ''; allowed: a folder that both pools"):
-        choose_connector(replace(POOL, inflight_kv_folder=None), False, "cpu")
+    for folder in (None, "kv"):
+        with pytest.raises(InflightError, match=r"inflight_kv_folder is .*; allowed: the absolute path"):
+            choose_connector(replace(POOL, inflight_kv_folder=folder), False, "cpu")
 
 
 @pytest.mark.parametrize(("pool", "role"), [("prefill", "kv_producer"), ("decode", "kv_consumer")])
