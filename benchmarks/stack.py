@@ -96,6 +96,7 @@ def running_stack(
     triton_servers: int = 1,
     embeddings: bool = True,
     drain_timeout_s: float = 30.0,
+    prefill_servers: int = 0,
 ) -> Iterator[RunningStack]:
     """A ready stack with the given engine parameters, on free ports."""
     with tempfile.TemporaryDirectory(prefix="inflight-") as folder:
@@ -108,6 +109,7 @@ def running_stack(
             triton_servers,
             embeddings,
             drain_timeout_s,
+            prefill_servers,
         )
         try:
             wait_until_ready(stack)
@@ -125,6 +127,7 @@ def start_stack(
     triton_servers: int = 1,
     embeddings: bool = True,
     drain_timeout_s: float = 30.0,
+    prefill_servers: int = 0,
 ) -> RunningStack:
     port, metrics_port, kserve_port = free_port(), free_port(), free_port()
     config = folder / "inflight.toml"
@@ -134,7 +137,7 @@ def start_stack(
     config.write_text(f"[stack]\n{drain}[engine]\n{_toml(engine)}[router]\n{_toml(router)}")
     command = [sys.executable, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
     command += ["--triton-metrics-port", str(metrics_port), "--grpc-port", str(kserve_port)]
-    command += ["--triton-servers", str(triton_servers)]
+    command += ["--triton-servers", str(triton_servers), "--prefill-servers", str(prefill_servers)]
     command += ["--model", model] if model else []
     command += ["--data-dir", str(data_dir)] if data_dir else []
     command += [] if embeddings else ["--embeddings", ""]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
+from python_backend.wire.pools import OF_SERVER
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,7 +37,7 @@ ROUTER_PATHS = frozenset(
 )
 # Where adapters lie: each has its place in the release that was made of it.
 ADAPTERS_DIR = "inflight_adapters_dir"
-ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir", ADAPTERS_DIR})
+ENGINE_KEYS_OF_OURS = frozenset({"gpt_model_path", "tokenizer_dir", ADAPTERS_DIR, *OF_SERVER})
 # Where packed weights are kept, not what they are: it is no part of a release.
 PACKED_CACHE = "inflight_packed_cache_dir"
 # Where the runtimes lie that have an environment of their own.
@@ -61,6 +62,7 @@ class StackSettings:
     model: str = "smollm2-135m-instruct"
     embeddings: str = "all-minilm-l6-v2"  # nothing: none is served
     triton_servers: int | str = 1  # with the same models each; `all`: one for each GPU, or group of them
+    prefill_servers: int = 0  # of them, that compute prompts for the others
     triton_grpc_port: int = 0  # of the first one
     triton_metrics_port: int = 0
     grpc_port: int = 8081  # of the router, for Triton's clients; -1: none
@@ -76,6 +78,10 @@ class StackSettings:
         servers = self.triton_servers
         if servers != "all" and not (isinstance(servers, int) and 1 <= servers <= MOST_TRITON_SERVERS):
             raise refusal("stack.triton_servers", servers, f"1 to {MOST_TRITON_SERVERS}, or all")
+        most = MOST_TRITON_SERVERS if isinstance(servers, str) else servers
+        if not 0 <= self.prefill_servers < most:
+            allowed = f"0 to {most - 1}, fewer than triton_servers: the others answer"
+            raise refusal("stack.prefill_servers", self.prefill_servers, allowed)
         if not 0 <= self.drain_timeout_s <= 3600:
             raise refusal("stack.drain_timeout_s", self.drain_timeout_s, "0 to 3600 seconds")
         ports = (self.port, self.grpc_port, self.triton_grpc_port, self.triton_metrics_port)
@@ -180,7 +186,8 @@ def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
     parameters: dict[str, str] = {}
     for key, value in values.items():
         if key in ENGINE_KEYS_OF_OURS:
-            raise SettingsError(f"engine.{key} is set by the launcher itself, from stack.model")
+            source = f"{OF_SERVER[key]} in the environment" if key in OF_SERVER else "stack.model"
+            raise SettingsError(f"engine.{key} is set by the launcher itself, from {source}")
         if not isinstance(value, bool | int | float | str | dict):
             raise refusal(f"engine.{key}", value, "a text, a number, true or false")
         is_json = isinstance(value, bool | dict)

@@ -106,7 +106,9 @@ class Assembly:
         self._closing = closing
         self._releases_dir = Path(settings.state_dir or settings.data_dir) / "releases"
         self._shares_files = settings.release_files == "shared"
-        self._fleet_settings = FleetSettings(settings.revive_wait_s, settings.hedge_percent)
+        self._fleet_settings = FleetSettings(
+            settings.revive_wait_s, settings.hedge_percent, settings.apart_tokens
+        )
         # What this process's own threads do for one tenant; what others do has a share of its own.
         self._threads_share = ProcessorShare.on(available_cores())
         self._store = StoreAccess(tenancy.store, share=self._threads_share)

@@ -146,6 +146,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     silence_limit_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
     # Of the requests, how many may be sent to a second replica because their first token is late.
     hedge_percent: Annotated[float, Meta(ge=0, le=50)] = 0.0
+    # Where some engines are there for prompts: how long one is at least that they compute for another.
+    apart_tokens: Annotated[int, Meta(ge=1)] = 512
     # Whether queue delays follow objectives, and over how long is measured what they are judged by.
     tuning: bool = True
     tuning_window_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0

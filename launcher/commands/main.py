@@ -69,6 +69,10 @@ def up(
             f"own. [default: {DEFAULTS.triton_servers}]"
         ),
     ] = None,
+    prefill_servers: Annotated[
+        int | None,
+        typer.Option(help="Of the Triton servers, how many compute prompts for the others. [default: 0]"),
+    ] = None,
     triton_grpc_port: Annotated[
         int | None,
         typer.Option(help="The first Triton's gRPC port, with certificates. [default: a Unix socket]"),
@@ -98,6 +102,7 @@ def up(
         "data_dir": data_dir,
         "grpc_port": grpc_port,
         "triton_servers": triton_servers,
+        "prefill_servers": prefill_servers,
         "triton_grpc_port": triton_grpc_port,
         "triton_metrics_port": triton_metrics_port,
         "drain_timeout_s": drain_timeout_s,

@@ -32,6 +32,7 @@ from launcher.settings import (
     state_dir,
 )
 from launcher.stack.router_process import BuiltIn
+from python_backend.wire.pools import DECODE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +140,10 @@ class Preparation:
         if self._engine_dir is not None:
             return chosen, None
         config = repository / ENGINE / CONFIG
-        engine = prepare_engine(self._prepare_command, read_parameters(config), self._console)
+        asked = read_parameters(config)
+        if self._settings.stack.prefill_servers:
+            asked |= {"inflight_pool": DECODE}  # whatever can be that can be the other, too
+        engine = prepare_engine(self._prepare_command, asked, self._console)
         # Decided once: an engine that restarts without its GPU must not fall back to the CPU.
         set_parameters(config, {key: value for key, value in engine.decided.items() if key != PRECISION})
         return {**chosen, **engine.decided}, engine.computes_on

@@ -127,7 +127,10 @@ class Stack:
         spreads = prepared.is_on_gpu and not self._settings.engine.get("gpu_device_ids")
         gpus = gpus_of_one(self._settings.engine) if spreads else 0
         weights_bytes = prepared.text.fingerprint.weights_bytes
-        making = TritonServices(run, self._console, prepared.needed, gpus, weights_bytes=weights_bytes)
+        prefill = self._settings.stack.prefill_servers
+        making = TritonServices(
+            run, self._console, prepared.needed, gpus, weights_bytes=weights_bytes, prefill=prefill
+        )
         services = making.of(tritons, environment, router_child)
         stop_s = longest_stop_s(self._settings.stack.drain_timeout_s, self._settings.router)
         router_service = Service(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from launcher.settings import refusal
 from launcher.stack.gpus import server_count
 from launcher.stack.ports import claim_next_port, claim_port
 from launcher.stack.triton_door import ADDRESS
@@ -28,6 +29,10 @@ class StackPorts:
 
 def claim_ports(settings: Settings) -> StackPorts:
     stack = settings.stack
+    servers = server_count(stack.triton_servers, settings.engine)
+    if stack.prefill_servers >= servers:
+        allowed = f"0 to {servers - 1}, fewer than there are GPUs for: the others answer"
+        raise refusal("stack.prefill_servers", stack.prefill_servers, allowed)
     taken: set[int] = set()
     port = claim_port(stack.host, stack.port, "--port", taken)
     grpc = stack.grpc_port
@@ -45,6 +50,6 @@ def claim_ports(settings: Settings) -> StackPorts:
             claim_next_port(ADDRESS, triton_grpc, "--triton-grpc-port", taken) if triton_grpc else 0,
             claim_next_port(ADDRESS, stack.triton_metrics_port, "--triton-metrics-port", taken),
         )
-        for _ in range(1, server_count(stack.triton_servers, settings.engine))
+        for _ in range(1, servers)
     ]
     return StackPorts(port, grpc, health, (first, *others))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from launcher.packaging.repository import PIPELINE
 from launcher.private_memory import with_private_memory
 from launcher.stack.gpus import share_of_gpus
+from launcher.stack.pools import share_of_pools
 from launcher.stack.processes import ChildProcess, descendants, end_all
 from launcher.stack.silence import SilenceWatch
 from launcher.stack.stubs import StubWatch, has_fallen
@@ -30,7 +31,8 @@ UNLOAD_AFTER_DEATH_S = 8.0
 class TritonServices:
     """`needed` are the models of the stack without which its servers are broken.
 
-    Each server sees so many `gpus` of its own; with 0 it sees all.
+    Each server sees so many `gpus` of its own; with 0 it sees all. The first of them, as many as
+    `prefill` says, compute prompts for the others.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class TritonServices:
         gpus: int,
         kind: type[ChildProcess] = ChildProcess,
         weights_bytes: int = 0,
+        prefill: int = 0,
     ) -> None:
+        self._prefill = prefill
         self._load_timeout_s = LOAD_TIMEOUT_S + weights_bytes / LOAD_BYTES_PER_S
         self._run = run
         self._console = console
@@ -66,7 +70,9 @@ class TritonServices:
         gpu = share_of_gpus(triton.number, environment, size=self._gpus) if self._gpus else {}
         log_path = self._run.directory / f"{triton.name.lower()}.log"
         command = with_private_memory(triton.command())
-        return self._kind(command, triton.runtime.environment({**environment, **gpu}), log_path)
+        pool = share_of_pools(triton.number, self._prefill, self._run.directory)
+        told = {**environment, **gpu, **pool}
+        return self._kind(command, triton.runtime.environment(told), log_path)
 
     def _service(self, triton: TritonServer, child: ChildProcess, others: list[ChildProcess]) -> Service:
         of = f" of {triton.name}" if len(others) > 1 else ""

@@ -75,7 +75,8 @@ class SequenceEvent(msgspec.Struct, array_like=True, frozen=True):
     event of the first token; `generation_logits` those the tokens of this event were chosen from.
     `top_log_probs` has for each token its own id and log prob, then those of the likeliest; with the first
     token such rows of the prompt come before, if asked for, from its second token on. `steps` come with the
-    last event, if asked for: rows as in sequence/step_notes.py.
+    last event, if asked for: rows as in sequence/step_notes.py. `context` is what another engine needs to
+    have the prompt's keys and values, at the end of one that computed it for others.
     """
 
     key: int
@@ -89,6 +90,7 @@ class SequenceEvent(msgspec.Struct, array_like=True, frozen=True):
     perf: PerfMetrics | None = None
     top_log_probs: list[list[tuple[int, float]]] | None = None
     steps: list[list[int]] | None = None
+    context: bytes | None = None
 
     @property
     def is_last(self) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from python_backend.wire.pools import Part
 from python_backend.wire.tiers import Tier
 
 # Colder, logits over temperature leave the range of fp32, and only the likeliest token has a chance anyway.
@@ -101,7 +102,8 @@ class GenerationRequest:
     sequence tells which steps that was part of. With `takes_any_ids` a prompt's ids may be beyond the
     vocabulary, and then stand for others: NVIDIA's benchmarks of the engine alone draw them at random.
     `adapter` is the name of a LoRA adapter to answer with. `images` are files, one for each place that the
-    prompt has for one.
+    prompt has for one. Where `part` is not the whole, the prompt is computed for another engine, or was by
+    one: `context` is what that said of where it can be had.
     """
 
     prompt_ids: list[int]
@@ -128,6 +130,26 @@ class GenerationRequest:
     takes_any_ids: bool = False
     adapter: str = ""
     images: tuple[bytes, ...] = ()
+    part: Part = Part.WHOLE
+    context: bytes = b""
+
+    @property
+    def prompt_alone(self) -> GenerationRequest:
+        """What is left where another engine answers: one token is chosen here, and it is nobody's."""
+        return replace(
+            self,
+            max_new_tokens=1,
+            end_id=None,
+            stop_sequences=(),
+            bad_sequences=(),
+            token_bias={},
+            guide=None,
+            sampling=SamplingParams(),
+            returns_log_probs=False,
+            returns_generation_logits=False,
+            top_log_probs=None,
+            part=Part.CONTEXT,
+        )
 
     @property
     def asks_of_prompt(self) -> bool:

@@ -34,6 +34,7 @@ class Pending:
     error: str | None = None
     perf: PerfMetrics | None = None
     steps: list[list[int]] | None = None
+    context: bytes | None = None
     oldest_ns: int = 0  # when the first and the last of the tokens came
     newest_ns: int = 0
 
@@ -46,6 +47,7 @@ class Pending:
         self.error = event.error
         self.perf = event.perf or self.perf
         self.steps = event.steps
+        self.context = event.context
         if event.context_logits is not None:
             self.context_logits.append(event.context_logits)
         if event.top_log_probs is not None:

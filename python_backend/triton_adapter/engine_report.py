@@ -10,6 +10,7 @@ from python_backend.engine.report import Gauges, Ready
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.request_parameters import Configuration, Limits
 from python_backend.wire.engine_report import ENGINE_REPORT, EngineReport
+from python_backend.wire.parameters import EngineParameters
 
 
 def idle_gauges(capacity: Ready, limits: Limits) -> Gauges:
@@ -30,7 +31,7 @@ def idle_gauges(capacity: Ready, limits: Limits) -> Gauges:
 
 
 def report_of(
-    capacity: Ready, now: Gauges, configuration: Configuration, holds_whole_answers: bool
+    capacity: Ready, now: Gauges, configuration: Configuration, parameters: EngineParameters
 ) -> EngineReport:
     targets = configuration.inter_token_ms
     return EngineReport(
@@ -43,7 +44,7 @@ def report_of(
         tokens_per_block=capacity.tokens_per_block,
         active=now.active,
         waiting=now.waiting,
-        holds_whole_answers=holds_whole_answers,
+        holds_whole_answers=parameters.guaranteed_no_evict,
         step_count=now.step_count,
         busy_ns=now.busy_ns,
         inter_token_ms={tier.label: ms for tier, ms in targets.items() if ms is not None},
@@ -52,6 +53,7 @@ def report_of(
         can_pause=capacity.can_pause,
         max_images=capacity.max_images,
         image_tokens=capacity.image_tokens,
+        pool=parameters.inflight_pool,
     )
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from python_backend.triton_adapter.inputs import invalid
 from python_backend.wire.engine_report import ADAPTER, CONFIGURE, REPORT, ROUTER
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.pools import POOL_OF, REQUEST_TYPE, Part
 from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tiers import Tier
 
-WHOLE = "context_and_generation"
 MOST_TOP_LOG_PROBS = 20
 _INTER_TOKEN = "inter_token_ms"
 _MOST_INTER_TOKEN_MS = 3_600_000.0
@@ -48,15 +48,18 @@ def decode_tier(parameters: Mapping[str, Any]) -> Tier:
     return Tier[name.upper()]
 
 
-def refuse_other_phases(parameters: Mapping[str, Any]) -> None:
+def decode_part(parameters: Mapping[str, Any], pool: str) -> Part:
     """The contract's disaggregated serving computes prompts in one place and answers in another."""
-    kind = _text(parameters, "request_type", WHOLE)
-    if kind != WHOLE:
+    kind = _text(parameters, REQUEST_TYPE, Part.WHOLE)
+    allowed = [part.value for part in Part if POOL_OF.get(part, pool) == pool]
+    if kind not in allowed:
         raise InflightError(
             ErrorKind.UNSUPPORTED,
-            f"the request parameter request_type is {kind!r}; this engine does {WHOLE} alone",
-            "request_type",
+            f"the request parameter {REQUEST_TYPE} is {kind!r}; this engine, whose inflight_pool is {pool}, "
+            f"does {' and '.join(allowed)} alone",
+            REQUEST_TYPE,
         )
+    return Part(kind)
 
 
 def decode_adapter(parameters: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from python_backend.triton_adapter.request_parameters import (
     decode_echo,
     decode_logit_bias,
     decode_min_p,
+    decode_part,
     decode_router,
     decode_shared_prefix,
     decode_stop_token_ids,
@@ -25,10 +26,10 @@ from python_backend.triton_adapter.request_parameters import (
     decode_top_log_probs,
     decode_trace,
     decode_weight,
-    refuse_other_phases,
 )
 from python_backend.wire.engine_report import ADAPTER
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.pools import BOTH, CONTEXT_PARAMS, Part
 from python_backend.wire.shared_prefix import shared_tokens
 
 
@@ -40,6 +41,7 @@ class ModelRules:
     exclude_input: bool
     isolate_tenants: bool
     max_sequences: int
+    pool: str = BOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,6 @@ _NOT_HONOURED: dict[str, Callable[[Array], bool]] = {
     "lora_task_id": _is_empty,
     "lora_weights": _is_empty,
     "lora_config": _is_empty,
-    "context_phase_params": _is_empty,
     "skip_cross_attn_blocks": _is_false,
     "lookahead_window_size": _is_empty,
     "lookahead_ngram_size": _is_empty,
@@ -132,7 +133,7 @@ def decode_call(
             raise invalid("stop", "Trying to stop a request but request ID is not provided")
         return StopCall(request_id)
     _refuse_what_is_not_honoured(inputs, rows)
-    refuse_other_phases(parameters)
+    part = decode_part(parameters, rules.pool)
     tier, salt = decode_tier(parameters), decode_cache_salt(parameters, rules.isolate_tenants)
     shared_prefix = decode_shared_prefix(parameters)
     bias, top_log_probs = decode_logit_bias(parameters), decode_top_log_probs(parameters)
@@ -163,13 +164,36 @@ def decode_call(
 
     call = GenerateCall(
         request_id=request_id,
-        rows=tuple(_decode_row(row, generation(row), rules, parameters) for row in row_inputs),
+        rows=tuple(
+            _decode_row(row, _of_part(generation(row), part, row), rules, parameters) for row in row_inputs
+        ),
         feeds_postprocessing=is_from_text,
         router=decode_router(parameters),
     )
     if not rules.decoupled:
         _refuse_several_responses(call)
     return call
+
+
+def _of_part(asked: GenerationRequest, part: Part, row: RowInputs) -> GenerationRequest:
+    context = bytes(row.integers(CONTEXT_PARAMS))
+    if bool(context) != (part is Part.GENERATION):
+        raise invalid(
+            CONTEXT_PARAMS,
+            f"{CONTEXT_PARAMS} is what a request of request_type {Part.CONTEXT.value} was answered with, and "
+            f"is given where request_type is {Part.GENERATION.value}; it is {part.value}",
+        )
+    if part is Part.CONTEXT:
+        _refuse_beside_a_prompt(asked)
+        return asked.prompt_alone
+    return replace(asked, part=part, context=context) if context else asked
+
+
+def _refuse_beside_a_prompt(asked: GenerationRequest) -> None:
+    """Who computes a prompt for others tells nothing of it."""
+    if asked.num_return_sequences > 1 or asked.asks_of_prompt:
+        name = "return_context_logits" if asked.asks_of_prompt else "num_return_sequences"
+        raise invalid(name, f"{name} is for the engine that answers; request_type is {Part.CONTEXT.value}")
 
 
 def _decode_row(

@@ -12,6 +12,7 @@ from python_backend.engine.report import PerfMetrics
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.coalescer import Pending
 from python_backend.triton_adapter.requests import GenerateCall
+from python_backend.wire.pools import CONTEXT_PARAMS
 from python_backend.wire.stream_mark import StreamMark, following
 
 
@@ -90,6 +91,8 @@ class ResponseBuilder:
                 self._add_perf(tensors, pending.perf)
         if pending.steps and "engine_steps" in self._requested:
             tensors.append(pb.tensor("engine_steps", [pending.steps], np.int64))
+        if pending.context and CONTEXT_PARAMS in self._requested:
+            tensors.append(pb.tensor(CONTEXT_PARAMS, [list(pending.context)], np.uint8))
         return pb.utils().InferenceResponse(output_tensors=tensors)
 
     def build_end_of_text(self) -> Any | None:

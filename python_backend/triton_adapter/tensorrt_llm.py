@@ -48,7 +48,7 @@ from python_backend.triton_adapter.start_watch import imported
 from python_backend.wire.engine_report import CONFIGURE, DROP_ADAPTER, EngineReport
 from python_backend.wire.errors import ENGINE_AWAY, ENGINE_DIED, ErrorKind, InflightError
 from python_backend.wire.load_progress import loading_text
-from python_backend.wire.parameters import parse_engine_parameters
+from python_backend.wire.parameters import on_server, parse_engine_parameters
 from python_backend.wire.stream_mark import StreamMark
 
 _log = logging.getLogger("inflight.tensorrt_llm")
@@ -66,7 +66,7 @@ class TritonPythonModel:
         imported()
         logging.basicConfig(level=logging.INFO, format="%(asctime)s tensorrt_llm %(levelname)s %(message)s")
         sys.setswitchinterval(_SWITCH_S)
-        self._parameters = parse_engine_parameters(pb.model_parameters(args))
+        self._parameters = parse_engine_parameters(on_server(pb.model_parameters(args), os.environ))
         self._max_queue_size = pb.max_queue_size(args)
         self._keys = itertools.count(1)
         self._running: dict[int, RunningRow] = {}
@@ -89,6 +89,7 @@ class TritonPythonModel:
             exclude_input=self._parameters.exclude_input_in_output,
             isolate_tenants=self._parameters.inflight_tenant_cache_isolation,
             max_sequences=self._capacity.max_batch_size,
+            pool=self._parameters.inflight_pool,
         )
         self._show_idle()
         self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
@@ -152,9 +153,7 @@ class TritonPythonModel:
         self._configuration = configuration
 
     def _report(self) -> EngineReport:
-        return report_of(
-            self._capacity, self._gauges, self._configuration, self._parameters.guaranteed_no_evict
-        )
+        return report_of(self._capacity, self._gauges, self._configuration, self._parameters)
 
     def _accept(
         self, call: GenerateCall, sender: pb.ResponseSender, requested_outputs: set[str], arrival_ns: int

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
+from python_backend.wire.pools import BOTH
 
 # The request parameter that asks, and the output with the answer.
 REPORT = "inflight_report"
@@ -31,6 +32,7 @@ class EngineReport:
     answer when it begins. `learned` is None before enough steps were seen. One that `can_pause` pauses
     sequences of tenants above their part for those of others; so many of those that wait are `paused` now.
     A request may have `max_images`, 0 where it reads text alone, of up to `image_tokens` each.
+    `pool` is what it is there for: prompts, answers or both.
     """
 
     max_batch_size: int
@@ -51,6 +53,7 @@ class EngineReport:
     can_pause: bool = False
     max_images: int = 0
     image_tokens: int = 0
+    pool: str = BOTH
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

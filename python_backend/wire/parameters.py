@@ -16,6 +16,7 @@ from typing import Any
 from python_backend.costs.step_cost import StepCost
 
 from .errors import ErrorKind, InflightError
+from .pools import BOTH, OF_SERVER, POOLS
 
 INFLIGHT_BATCHING = ("inflight_fused_batching", "inflight_batching")
 STATIC_BATCHING = ("V1", "v1")
@@ -24,6 +25,7 @@ RUNTIMES = ("auto", "engine", "vllm", "llm", "synthetic", "paced")
 # Those whose package checks itself what it is to compute with.
 _JUDGE_THEMSELVES = ("vllm", "llm")
 WEIGHTS = ("checkpoint", "random")
+KV_CONNECTORS = ("auto", "nixl", "files")
 # How weights can be kept, by the device that computes.
 PRECISIONS = {"cpu": ("fp32", "int8", "int4"), "cuda": ("fp32", "bf16", "fp8")}
 DEVICES = tuple(PRECISIONS)
@@ -91,6 +93,9 @@ class EngineParameters:
     inflight_max_adapter_rank: int = 64
     inflight_speculation: bool = True
     inflight_max_images: int = 16
+    inflight_pool: str = BOTH
+    inflight_kv_connector: str = "auto"
+    inflight_kv_folder: str | None = None
 
     @property
     def gpu(self) -> int:
@@ -340,6 +345,9 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_max_adapter_rank": _positive(int),
     "inflight_speculation": parse_boolean,
     "inflight_max_images": _count,
+    "inflight_pool": _one_of(*POOLS),
+    "inflight_kv_connector": _one_of(*KV_CONNECTORS),
+    "inflight_kv_folder": _text,
 }
 KNOWN_KEYS = frozenset(_PARSERS) | FOREIGN_KEYS | frozenset(NEUTRAL_VALUES)
 
@@ -377,6 +385,13 @@ def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
     parameters = EngineParameters(**values)
     _refuse_what_no_device_does(parameters)
     return parameters
+
+
+def on_server(raw: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The same parameters with what the server says for all its models, where they say nothing themselves."""
+    said = {key: environment.get(variable, "") for key, variable in OF_SERVER.items()}
+    given = {key: value for key, value in raw.items() if key not in said or _is_given(value)}
+    return {**{key: value for key, value in said.items() if value}, **given}
 
 
 def _refuse_what_no_device_does(parameters: EngineParameters) -> None:

@@ -265,6 +265,7 @@ ENSEMBLE = ModelContract(
         _ragged("guided_decoding_guide", "BYTES", 1),
         Tensor("prompt_ids", "INT32", (-1,), optional=True, extension=True),
         Tensor("images", "BYTES", (-1,), optional=True, extension=True),
+        Tensor("context_phase_params", "UINT8", (-1,), optional=True, ragged=True, extension=True),
     ),
     outputs=(
         Tensor("text_output", "BYTES", (-1,)),
@@ -273,6 +274,7 @@ ENSEMBLE = ModelContract(
         *_TOLD_BESIDE,
         *_TOKENS_SHOWN,
         _STEPS_TOLD,
+        Tensor("context_phase_params", "UINT8", (-1,), extension=True),
     ),
 )
 

@@ -16,6 +16,7 @@ from router.admission.gate import Gate
 from router.admission.policy import FirstCome
 from router.core.manifest import Kind
 from router.core.rounds import every
+from router.routing.pools import answering
 from router.triton.control import ControlError
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ class Gates(dict[tuple[str, str], Gate]):
         if not able:
             return former if replicas.is_coming_back else UNKNOWN
         if replicas.manifest.kind is Kind.TEXT:
+            able = list(answering(able))
             is_unheard = all(replica.report is None and replica.reported_s == -inf for replica in able)
             if is_unheard and former.slots < UNLIMITED:
                 return former

@@ -93,6 +93,10 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = inf
     # Where the prompt begins with what tenants may share, as the engine is told; see wire.shared_prefix.
     shared_prefix: str | None = None
+    # Where the prompt and its answer are computed apart: which of them this is for, by the contract's name,
+    # and for the answer where the prompt can be had.
+    part: str | None = None
+    context: bytes | None = None
 
     @property
     def most_prompt_tokens(self) -> int:
@@ -137,6 +141,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False, array_like=True, omit_default
     tokens: tuple[LoggedToken, ...] = ()
     steps: Sequence[int] = ()  # of the engine, with the last one, if the request is traced
     token_ids: Sequence[int] = ()  # where they were asked for
+    context: bytes = b""  # of a prompt alone, with the last one: what whoever answers has to know
 
 
 class Generation(Protocol):

@@ -12,11 +12,15 @@ STEP_COLUMNS = 6
 
 @dataclass(slots=True)
 class Attempt:
-    """One time that a request was sent to a replica; `failure` is how that ended, where it was no answer."""
+    """One time that a request was sent to a replica; `failure` is how that ended, where it was no answer.
+
+    `part` is what of it was, by the contract's name, where that is not the whole.
+    """
 
     replica: str
     began_s: float
     failure: str = ""
+    part: str = ""
 
 
 @dataclass(slots=True)
@@ -41,8 +45,8 @@ class Trace:
         if self.here.state:
             parameters["tracestate"].string_param = self.here.state
 
-    def attempted(self, replica: str, now_s: float) -> None:
-        self.attempts.append(Attempt(replica, now_s))
+    def attempted(self, replica: str, now_s: float, part: str = "") -> None:
+        self.attempts.append(Attempt(replica, now_s, part=part))
 
     def failed(self, began_s: float, failure: str) -> None:
         """The attempt that began then."""

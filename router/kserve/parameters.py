@@ -42,6 +42,7 @@ _WHY_NOT = {
     "sequence_end": "no model here keeps state between requests",
     "headers": "headers are not passed on",
     "tenant": "the key tells whose request it is",
+    "request_type": "the router itself says where prompts are computed and where answers are",
 }
 _Biases = Annotated[
     dict[Annotated[str, Meta(pattern="^[0-9]{1,9}$")], Annotated[float, Meta(ge=-100, le=100)]],

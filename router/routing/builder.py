@@ -15,6 +15,7 @@ from router.core.embedding import ServedEmbedder
 from router.core.manifest import Kind, Manifest, parent_of
 from router.routing.chat_template import load_template
 from router.routing.checkpoint import load_context_tokens, load_limits, load_sampling_defaults
+from router.routing.divided_generation import DividedGeneration
 from router.routing.generation import FleetPipeline
 from router.routing.hedged_generation import HedgedGeneration
 from router.routing.hedging import Hedges
@@ -174,8 +175,8 @@ def _pipeline(
     replicas: ReplicaSet, context_tokens: int, settings: FleetSettings, shared: SharedPrefixes
 ) -> FleetPipeline:
     """With second requests for late first tokens, where they are wanted and there is a second replica."""
-    if not settings.hedge_percent or replicas.only is not None:
-        return FleetPipeline(replicas, context_tokens, settings, shared)
-    replicas.hedges = replicas.hedges or Hedges(settings.hedge_percent)
-    generation = partial(HedgedGeneration, hedges=replicas.hedges)
-    return FleetPipeline(replicas, context_tokens, settings, shared, generation)
+    generation = None
+    if settings.hedge_percent and replicas.only is None:
+        replicas.hedges = replicas.hedges or Hedges(settings.hedge_percent)
+        generation = partial(HedgedGeneration, hedges=replicas.hedges)
+    return FleetPipeline(replicas, context_tokens, settings, shared, generation, DividedGeneration)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from router.core.trace import Trace
     from router.routing.shared_prefixes import SharedPrefixes
 
+    NewGeneration = Callable[["FleetPipeline", GenerationCall, Sequence[Delta]], "FleetGeneration"]
+
 log = logging.getLogger(__name__)
 _OPENING_IDS = OPENING_CHARS // 4
 _POISON = "engine processes died while they computed this request: it is refused for a minute"
@@ -187,15 +189,18 @@ class Attempts(ABC):
         self._is_over = False
         return None if self._stop_asked else replica
 
+    def _note_failure(self, failure: Failure, replica: Replica, began_s: float) -> None:
+        replica.failed(failure, time.monotonic(), began_s)
+        if is_releases_fault(failure, replica.health.is_reviving):
+            self.lost_attempts += 1
+        if self._trace is not None:
+            self._trace.failed(began_s, failure.name.lower())
+        self._deaths += failure is Failure.ENGINE_DIED
+
     def _survives(self, error: TritonError) -> bool:
         """Whether there is to be another attempt, or an end that a stop asked for."""
         assert self._replica is not None
-        self._replica.failed(error.failure, time.monotonic(), self._began_s)
-        if is_releases_fault(error.failure, self._replica.health.is_reviving):
-            self.lost_attempts += 1
-        if self._trace is not None:
-            self._trace.failed(self._began_s, error.failure.name.lower())
-        self._deaths += error.failure is Failure.ENGINE_DIED
+        self._note_failure(error.failure, self._replica, self._began_s)
         if self._stop_asked:
             goes_on = is_replicas_fault(error.failure)
         else:
@@ -231,10 +236,12 @@ class FleetPipeline:
         context_tokens: int,
         settings: FleetSettings,
         shared_prefixes: SharedPrefixes | None = None,
-        generation: Callable[[FleetPipeline, GenerationCall, Sequence[Delta]], FleetGeneration] | None = None,
+        generation: NewGeneration | None = None,
+        divided: NewGeneration | None = None,
     ) -> None:
         self.replicas = replicas
         self._generation = generation or FleetGeneration
+        self._divided = divided or self._generation  # for where prompts are computed apart
         self._shared_prefixes = shared_prefixes or None  # none are named, as a rule
         self.context_tokens = context_tokens
         self.expected_tokens = answer_tokens(context_tokens, context_tokens)
@@ -254,7 +261,8 @@ class FleetPipeline:
             call = msgspec.structs.replace(call, shared_prefix=shared)
         if self.replicas.poisons is not None and self.replicas.poisons.has(digest(call), time.monotonic()):
             raise InflightError(ErrorKind.INTERNAL, _POISON)
-        return self._generation(self, call, told)
+        new = self._divided if self.replicas.is_divided else self._generation
+        return new(self, call, told)
 
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
         """For a request that somebody else built; the model that it names is filled in."""
@@ -312,8 +320,11 @@ class FleetGeneration(Attempts):
         self._replay: Replay | None = None
         self._is_broken = False
 
+    def _asked_of(self, replica: Replica) -> GenerationCall:
+        return self._call
+
     def _open(self, replica: Replica, number: int) -> TritonGeneration:
-        call = self._call
+        call = self._asked_of(replica)
         if number > 1:
             call = msgspec.structs.replace(call, request_id=f"{call.request_id}-r{number}")
             self._generated = 0

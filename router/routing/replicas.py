@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from python_backend.wire.pools import BOTH, PREFILL
 from router.core.generation import Failure
 from router.routing.hedging import Hedges
+from router.routing.pools import answering, prompt_place
 from router.routing.replay import Poisons, RetryBudget
 from router.routing.replica_choice import Health, choose
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 REVIVE_WAIT_S = 30.0
+APART_TOKENS = 512
 _SOUND = Health()
 
 
@@ -91,6 +94,11 @@ class Replica:
     @property
     def is_up(self) -> bool:
         return self.is_loaded and self.health.is_up
+
+    @property
+    def pool(self) -> str:
+        """What its engine is there for, as far as it has said."""
+        return BOTH if self.report is None else self.report.pool
 
     @property
     def open_count(self) -> int:
@@ -218,6 +226,8 @@ class ReplicaSet:
         self.hedges: Hedges | None = None  # where that was asked for
         self.retries = 0
         self.replays = 0
+        self.prompts_elsewhere = 0  # that were computed for another replica
+        self.prompts_lost = 0  # that could not be had from there
         self._clock = clock
         self._change: asyncio.Future[None] | None = None
         self._consist_of(replicas)
@@ -247,7 +257,18 @@ class ReplicaSet:
         able = [replica for replica in self.replicas if replica not in exclude and replica.may_take(now_s)]
         if len(able) <= 1:
             return able[0] if able else None
-        return choose(able, key)
+        return choose(answering(able), key)
+
+    def pick_for_prompt(self, key: bytes | None, prompt_tokens: int, least_tokens: int) -> Replica | None:
+        """Where a prompt is to be computed before it is answered elsewhere; None: where it is answered."""
+        now_s = self._clock()
+        able = [replica for replica in self.replicas if replica.may_take(now_s)]
+        return prompt_place(able, key, prompt_tokens, least_tokens)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether some are there for prompts alone."""
+        return any(replica.pool == PREFILL for replica in self.replicas)
 
     async def find(
         self,
@@ -374,10 +395,12 @@ class Fleet:
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
     """`revive_wait_s` is how long a request waits for a replica that is being brought back, `hedge_percent`
-    how many requests may be sent to a second replica because their first token is late."""
+    how many requests may be sent to a second replica because their first token is late, `apart_tokens` how
+    long a prompt is at least that is computed by another replica than the one that answers."""
 
     revive_wait_s: float = REVIVE_WAIT_S
     hedge_percent: float = 0.0
+    apart_tokens: int = APART_TOKENS
 
 
 # Replicas that failed by their own doing, and when they were asked.

@@ -44,6 +44,11 @@ class FleetMetrics(Collector):
         hedges = CounterMetricFamily(
             "inflight_hedges", "Requests sent to a second replica for a late first token.", labels=_RELEASE
         )
+        prompts = CounterMetricFamily(
+            "inflight_prompts_elsewhere",
+            "Prompts sent to a replica that computes them for others.",
+            labels=(*_RELEASE, "outcome"),
+        )
         up = GaugeMetricFamily("inflight_replica_up", "1 while requests are sent to it.", labels=_REPLICA)
         outstanding = GaugeMetricFamily(
             "inflight_replica_outstanding_tokens", "Estimated tokens in flight there.", labels=_REPLICA
@@ -61,13 +66,15 @@ class FleetMetrics(Collector):
             retries.add_metric(release, each.retries)
             replays.add_metric(release, each.replays)
             hedges.add_metric(release, 0 if each.hedges is None else each.hedges.begun)
+            prompts.add_metric((*release, "computed"), each.prompts_elsewhere)
+            prompts.add_metric((*release, "lost"), each.prompts_lost)
             for replica in each.replicas:
                 labels = (*release, replica.name)
                 up.add_metric(labels, replica.is_up)
                 outstanding.add_metric(labels, replica.outstanding_tokens)
                 sent.add_metric(labels, replica.begun)
                 revivals.add_metric(labels, replica.revivals)
-        yield from (retries, replays, hedges, up, outstanding, sent, revivals)
+        yield from (retries, replays, hedges, prompts, up, outstanding, sent, revivals)
 
 
 _OBJECTIVE = ("model", "tier", "metric")

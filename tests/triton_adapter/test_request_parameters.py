@@ -15,13 +15,14 @@ from python_backend.triton_adapter.request_parameters import (
     decode_echo,
     decode_logit_bias,
     decode_min_p,
+    decode_part,
     decode_stop_token_ids,
     decode_tier,
     decode_top_log_probs,
     decode_trace,
-    refuse_other_phases,
 )
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.pools import Part
 from python_backend.wire.tiers import Tier
 
 NOW, MOST = Limits(8, 64), Limits(16, 512)
@@ -158,11 +159,26 @@ def test_limits_out_of_range_are_refused_with_what_is_allowed(value: Any, allowe
     assert failure.value.kind is ErrorKind.INVALID_REQUEST
 
 
-def test_a_part_of_a_request_is_refused_by_name() -> None:
-    refuse_other_phases({})
-    refuse_other_phases({"request_type": "context_and_generation"})
-    with pytest.raises(InflightError, match="request_type is 'context_only'; this engine does context_and"):
-        refuse_other_phases({"request_type": "context_only"})
+@pytest.mark.parametrize(
+    ("pool", "parts"),
+    [
+        ("both", [Part.WHOLE]),
+        ("prefill", [Part.WHOLE, Part.CONTEXT]),
+        ("decode", [Part.WHOLE, Part.GENERATION]),
+    ],
+)
+def test_an_engine_does_the_parts_of_its_pool_and_refuses_others_by_name(
+    pool: str, parts: list[Part]
+) -> None:
+    assert decode_part({}, pool) is Part.WHOLE
+    for part in Part:
+        if part in parts:
+            assert decode_part({"request_type": part.value}, pool) is part
+        else:
+            with pytest.raises(InflightError, match=f"'{part.value}'; this engine, whose .* is {pool}, does"):
+                decode_part({"request_type": part.value}, pool)
+    with pytest.raises(InflightError, match=r"request_type is 'half'; .* does context_and_generation"):
+        decode_part({"request_type": "half"}, pool)
 
 
 def test_top_log_probs_are_a_number_or_not_requested() -> None:

@@ -17,6 +17,7 @@ from python_backend.engine.request import (
 from python_backend.triton_adapter import requests
 from python_backend.triton_adapter.requests import GenerateCall, ModelRules, StopCall, decode_call
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.pools import Part
 from python_backend.wire.tensors import TENSORRT_LLM
 from python_backend.wire.tiers import Tier
 
@@ -317,6 +318,36 @@ def test_a_request_with_a_trace_has_the_steps_of_its_first_row_noted() -> None:
     assert not plain.generation.notes_steps
 
 
+def of_part(part: Part, **values: Any) -> GenerationRequest:
+    pools = {Part.WHOLE: "both", Part.CONTEXT: "prefill", Part.GENERATION: "decode"}
+    (row,) = decode(replace(RULES, pool=pools[part]), {"request_type": part.value}, **values).rows
+    return row.generation
+
+
+def test_a_prompt_computed_for_another_engine_has_one_token_that_nobody_sees() -> None:
+    asked = of_part(Part.CONTEXT, request_output_len=[40], end_id=[2], temperature=[0.5], seed=[7])
+    assert asked == GenerationRequest([5, 6, 7], 1, takes_any_ids=True, part=Part.CONTEXT)
+
+
+def test_an_answer_to_a_prompt_computed_elsewhere_carries_where_it_can_be_had() -> None:
+    asked = of_part(Part.GENERATION, request_output_len=[40], context_phase_params=[list(b"{}")])
+    assert (asked.part, asked.max_new_tokens, asked.context) == (Part.GENERATION, 40, b"{}")
+
+
+@pytest.mark.parametrize("part", Part)
+def test_what_an_engine_said_of_a_prompt_is_for_the_answer_to_it_and_needed_there(part: Part) -> None:
+    given = None if part is Part.GENERATION else [[1]]
+    with pytest.raises(InflightError, match=f"where request_type is generation_only; it is {part.value}"):
+        of_part(part, context_phase_params=given)
+
+
+@pytest.mark.parametrize("asked", [{"num_return_sequences": [2]}, {"return_context_logits": [True]}])
+def test_nothing_is_told_of_a_prompt_that_is_computed_for_another_engine(asked: dict[str, Any]) -> None:
+    (name,) = asked
+    with pytest.raises(InflightError, match=f"{name} is for the engine that answers"):
+        of_part(Part.CONTEXT, **asked)
+
+
 # One value of each input that is not honoured, asking for something.
 ASKING: dict[str, Any] = {
     "encoder_input_features": [[[0.5]]],
@@ -334,7 +365,6 @@ ASKING: dict[str, Any] = {
     "lora_task_id": [1],
     "lora_weights": [[[0.5]]],
     "lora_config": [[[1, 2, 3]]],
-    "context_phase_params": [[1]],
     "skip_cross_attn_blocks": [[True]],
     "lookahead_window_size": [[3]],
     "lookahead_ngram_size": [[3]],

@@ -12,6 +12,7 @@ from python_backend.wire.parameters import (
     DeviceSettings,
     EngineParameters,
     device_defaults,
+    on_server,
     parse_engine_parameters,
 )
 
@@ -188,3 +189,14 @@ def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
 def test_required_keys_must_be_present(key: str) -> None:
     with pytest.raises(InflightError, match=key):
         parse_engine_parameters({**MINIMUM, key: ""})
+
+
+def test_a_servers_pool_is_that_of_its_models_unless_one_names_another() -> None:
+    server = {"INFLIGHT_POOL": "prefill", "INFLIGHT_KV_FOLDER": "/kv", "PATH": "/bin"}
+    parameters = parse_engine_parameters(on_server({**MINIMUM, "inflight_pool": "${pool}"}, server))
+    assert (parameters.inflight_pool, parameters.inflight_kv_folder) == ("prefill", "/kv")
+    named = parse_engine_parameters(on_server({**MINIMUM, "inflight_pool": "decode"}, server))
+    assert named.inflight_pool == "decode"
+    assert parse_engine_parameters(on_server(MINIMUM, {})) == parse()
+    with pytest.raises(InflightError, match="inflight_pool is 'prompts'; allowed: both, prefill, decode"):
+        parse_engine_parameters(on_server(MINIMUM, {"INFLIGHT_POOL": "prompts"}))

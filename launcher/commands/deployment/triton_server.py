@@ -31,6 +31,7 @@ from launcher.stack.triton_door import tls_door
 from launcher.stack.triton_server import TritonServer
 from launcher.stack.triton_services import TritonServices
 from launcher.stack.up import exit_status
+from python_backend.wire.pools import POOL_VARIABLE
 from router.core.address import is_loopback
 from router.store.release_files import put_deployment
 
@@ -102,6 +103,11 @@ def run_triton(
     def serve() -> int:
         options.check()
         settings = deployment_settings(config, flags, state)
+        if settings.stack.prefill_servers:
+            allowed = (
+                f"0 with inflight triton: {POOL_VARIABLE} in the environment says what its servers are for"
+            )
+            raise refusal("stack.prefill_servers", settings.stack.prefill_servers, allowed)
         return TritonDeployment(settings, options, project_root, console, prepare_command).run()
 
     return exit_status(console, serve)

@@ -227,7 +227,7 @@ def _with_config(weights_sha256: str, config: ModelConfig) -> str:
 def engine_parameters(settings: Settings, given: Mapping[str, str]) -> Parameters:
     """[engine] of inflight.toml and what the command line gives, which wins."""
     if ours := given.keys() & ENGINE_KEYS_OF_OURS:
-        raise ValueError(f"--set {min(ours)}: that is set by the launcher itself, from the path")
+        raise ValueError(f"--set {min(ours)}: that is set by the launcher itself, and not by a release")
     chosen = {**settings.engine, **given}
     try:
         parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **chosen})

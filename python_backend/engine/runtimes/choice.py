@@ -12,6 +12,7 @@ from python_backend.engine.runtimes.model_facts import read_model
 from python_backend.engine.runtimes.trtllm.package import find_package
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters
+from python_backend.wire.pools import BOTH
 from python_backend.wire.runtime_environments import FILE, RuntimeEnvironment, environment_from
 
 
@@ -61,10 +62,10 @@ def decide_runtime(parameters: EngineParameters, facts: Facts) -> ChosenRuntime:
     """`auto` takes the first that nothing keeps from computing; one asked for by name is refused for it."""
     declared = BY_NAME.get(parameters.inflight_runtime)
     if declared is not None:
-        if missing := declared.missing(parameters, facts):
+        if missing := _missing(declared, parameters, facts):
             raise _refusal(f"inflight_runtime is {declared.name!r}, and {missing}")
         return _chosen(declared, parameters, facts)
-    kept_back = {each: each.missing(parameters, facts) for each in AUTO}
+    kept_back = {each: _missing(each, parameters, facts) for each in AUTO}
     for each, missing in kept_back.items():
         if missing is None:
             return _chosen(each, parameters, facts)
@@ -72,6 +73,13 @@ def decide_runtime(parameters: EngineParameters, facts: Facts) -> ChosenRuntime:
     rest = "; ".join(f"{each.title} would be asked next, but {missing}" for each, missing in others)
     # No parameter is to blame: it is the model.
     raise InflightError(ErrorKind.UNSUPPORTED, f"{first[1]}; {rest}")
+
+
+def _missing(declared: RuntimeDeclaration, parameters: EngineParameters, facts: Facts) -> str | None:
+    pool = parameters.inflight_pool
+    if pool != BOTH and not declared.capabilities.prefill_and_decode_apart:
+        return f"inflight_pool is {pool!r}; {declared.title} computes prompts and answers in one place alone"
+    return declared.missing(parameters, facts)
 
 
 def _chosen(declared: RuntimeDeclaration, parameters: EngineParameters, facts: Facts) -> ChosenRuntime:

@@ -27,6 +27,7 @@ class Capabilities:
     several_gpus: bool = False
     adapters: bool = False
     images: bool = False
+    prefill_and_decode_apart: bool = False
     guides: bool = True
     log_probs: bool = True
     context_logits: bool = True

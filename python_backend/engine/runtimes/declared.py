@@ -180,6 +180,7 @@ VLLM = RuntimeDeclaration(
         several_gpus=True,
         adapters=True,
         images=True,
+        prefill_and_decode_apart=True,
         context_logits=False,
         generation_logits=False,
         top_p_decay=False,

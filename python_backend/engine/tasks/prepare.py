@@ -22,7 +22,12 @@ from python_backend.engine.host.device import choose_device
 from python_backend.engine.runtimes.choice import choose_runtime
 from python_backend.engine.tasks.compilation import Compilation
 from python_backend.engine.tasks.task import run_task, tell
-from python_backend.wire.parameters import DeviceSettings, EngineParameters, parse_engine_parameters
+from python_backend.wire.parameters import (
+    DeviceSettings,
+    EngineParameters,
+    on_server,
+    parse_engine_parameters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,7 +37,9 @@ _NATIVE = Path(__file__).parents[1] / "native"
 
 def prepare(told: Mapping[str, Any]) -> None:
     """`told` are the engine's parameters; tells on which device they compute, beside how far it is."""
-    parameters = parse_engine_parameters({"gpt_model_type": "inflight_fused_batching", **told})
+    parameters = parse_engine_parameters(
+        {"gpt_model_type": "inflight_fused_batching", **on_server(told, os.environ)}
+    )
     runtime = choose_runtime(parameters)
     if runtime.environment is not None:  # a package reads the checkpoint as it is, when it is loaded
         precision = parameters.inflight_precision

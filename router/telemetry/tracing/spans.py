@@ -129,6 +129,8 @@ def _events(trace: Trace, record: Record) -> Iterator[Event]:
     if len(trace.attempts) > 1:
         for attempt in trace.attempts:
             said: Attributes = {"inflight.replica": attempt.replica}
+            if attempt.part:
+                said["inflight.part"] = attempt.part
             if attempt.failure:
                 said["error.type"] = attempt.failure
             yield Event(ATTEMPT, attempt.began_s, said)

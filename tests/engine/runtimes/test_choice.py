@@ -210,3 +210,15 @@ def test_a_gpus_number_counts_among_the_visible_ones(
 ) -> None:
     parameters = asked("vllm", gpu_device_ids=numbers, tensor_parallel_size=size)
     assert visible_devices(visible, parameters) == names
+
+
+@pytest.mark.parametrize("runtime", [name for name in BY_NAME if name != "vllm"])
+def test_a_pool_is_refused_by_runtimes_that_compute_in_one_place(runtime: str) -> None:
+    found = facts(LLAMA, 1, vllm=VLLM, llm=NEW)
+    with pytest.raises(InflightError, match=r"inflight_pool is 'prefill'; .* in one place alone"):
+        decide_runtime(asked(runtime, inflight_pool="prefill"), found)
+
+
+def test_vllm_is_chosen_where_prompts_and_answers_are_computed_apart() -> None:
+    found = facts(LLAMA, 1, vllm=VLLM, llm=NEW)
+    assert decide_runtime(asked(inflight_pool="decode"), found).name == "vllm"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 
-from launcher.settings import Settings, StackSettings
+import pytest
+
+from launcher.settings import Settings, SettingsError, StackSettings
 from launcher.stack.stack_ports import claim_ports
 
 # A connection of another program may have any port above them at any moment.
@@ -32,6 +34,15 @@ def test_chosen_ports_go_to_the_first_server_and_the_next_free_ones_to_the_other
         stack = StackSettings(port=0, triton_servers=2, triton_grpc_port=first, triton_metrics_port=first + 1)
         ports = claim_ports(Settings(stack))
     assert ports.tritons == ((first, first + 1), (first + 3, first + 4))
+
+
+def test_more_servers_for_prompts_than_there_are_gpus_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    stack = StackSettings(port=0, triton_servers="all", prefill_servers=2)
+    with pytest.raises(SettingsError, match=r"prefill_servers is 2; allowed: 0 to 1"):
+        claim_ports(Settings(stack))
 
 
 def test_with_tls_there_is_a_health_port() -> None:

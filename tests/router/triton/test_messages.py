@@ -221,6 +221,22 @@ def test_steps_are_read_row_after_row() -> None:
     assert list(read_delta(response(("engine_steps", "INT64", steps))).steps) == steps
 
 
+def test_the_parts_of_a_request_are_sent_by_the_contracts_names() -> None:
+    requests = GenerateRequests("ensemble")
+    prompt = requests.build(msgspec.structs.replace(CALL, part="context_only"))
+    assert prompt.parameters["request_type"].string_param == "context_only"
+    assert "context_phase_params" not in inputs(prompt)
+    answer = msgspec.structs.replace(CALL, part="generation_only", context=b"{}", prompt_ids=(5, 6))
+    found = inputs(requests.build(answer))
+    assert found["context_phase_params"] == ("UINT8", [1, 2], list(b"{}"))
+    assert "request_type" not in requests.build(CALL).parameters
+
+
+def test_what_an_engine_says_of_a_prompt_is_read_as_it_is() -> None:
+    message = response(("finish_reason", "BYTES", ["length"]), ("context_phase_params", "UINT8", [1, 0, 255]))
+    assert read_delta(message).context == b"\x01\x00\xff"
+
+
 def test_prompt_ids_are_sent_beside_an_empty_text() -> None:
     call = msgspec.structs.replace(CALL, prompt="", prompt_ids=(5, 6), ignore_eos=True)
     found = inputs(GenerateRequests("ensemble").build(call))

@@ -12,6 +12,7 @@ from python_backend.engine.sampling.tokens import top_log_probs
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.events import end_event
 from python_backend.wire.errors import ErrorKind, InflightError
+from python_backend.wire.pools import Part
 
 _REASONS = {
     "length": FinishReason.LENGTH,
@@ -24,6 +25,8 @@ def take_news(sequence: Sequence, news: News, now_ns: int, title: str) -> Sequen
     """Moves the sequence on, to its end if that is among the news; None where there is nothing to tell."""
     is_first = bool(news.token_ids) and sequence.first_token_ns == 0
     token_ids = _accept(sequence, news.token_ids)
+    if sequence.request.part is Part.CONTEXT:
+        token_ids = []  # whoever answers chooses it again
     if news.token_ids:
         sequence.first_token_ns = sequence.first_token_ns or now_ns
         sequence.last_token_ns = now_ns
@@ -97,6 +100,7 @@ def _event(sequence: Sequence, token_ids: list[int], news: News, is_first: bool)
         else None,
         perf=told.perf if told else None,
         top_log_probs=_top_rows(sequence, rows, news) or None,
+        context=news.context,
     )
 
 

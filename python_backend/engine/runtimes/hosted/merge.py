@@ -28,6 +28,7 @@ def _joined(first: SequenceEvent, then: SequenceEvent) -> SequenceEvent:
         (first.generation_logits or b"") + (then.generation_logits or b"") or None,
         then.perf or first.perf,
         _both(first.top_log_probs, then.top_log_probs),
+        context=then.context,
     )
 
 

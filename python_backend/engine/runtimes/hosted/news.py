@@ -28,7 +28,7 @@ class News:
 
     `log_probs` has a row for each token: the token's own, then the likeliest. `prompt_log_probs` has such
     rows of the prompt, from its second token on; None where the package gives logits instead. The logits are
-    rows of fp32.
+    rows of fp32. `context` comes with the last, of a prompt that was computed for another engine.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -42,6 +42,7 @@ class News:
     perf: HostPerf | None = None
     cached_tokens: int = 0
     image_tokens: int = 0
+    context: bytes | None = None
 
 
 def log_prob_row(token_id: int, given: Any) -> LogProbRow:

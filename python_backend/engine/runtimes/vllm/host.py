@@ -13,6 +13,7 @@ from python_backend.engine.runtimes.hosted.iterations import Iterations
 from python_backend.engine.runtimes.hosted.news import HostPerf, LogProbRow, News, log_prob_row
 from python_backend.engine.runtimes.vllm.adapters import VllmAdapters
 from python_backend.engine.runtimes.vllm.images import has_images, read_images
+from python_backend.engine.runtimes.vllm.transfer import Transfers
 
 _log = logging.getLogger("inflight.engine")
 
@@ -20,10 +21,17 @@ _log = logging.getLogger("inflight.engine")
 class VllmHost:
     title = "vLLM"
 
-    def __init__(self, llm: Any, adapters: VllmAdapters | None = None, image_io: Any = None) -> None:
+    def __init__(
+        self,
+        llm: Any,
+        adapters: VllmAdapters | None = None,
+        image_io: Any = None,
+        transfers: Transfers | None = None,
+    ) -> None:
         self._llm = llm
         self._adapters = adapters
         self._image_io = image_io
+        self._transfers = transfers
 
     async def follow(self, asked: Asked) -> AsyncIterator[News]:
         arguments, image_tokens = asked.arguments, 0
@@ -41,6 +49,8 @@ class VllmHost:
             news.image_tokens = image_tokens
             if news.finish_reason == "error":
                 raise EngineBroken("vLLM ended an answer with an error of its own")
+            if self._transfers is not None and news.is_last:
+                news.context = self._transfers.told(output.kv_transfer_params)
             yield news
 
     async def abort(self, asked: Asked) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,13 @@ from python_backend.engine.runtimes.vllm.adapters import VllmAdapters, adapter_a
 from python_backend.engine.runtimes.vllm.host import VllmHost
 from python_backend.engine.runtimes.vllm.images import image_arguments, vision_of
 from python_backend.engine.runtimes.vllm.statistics import VllmStatistics
+from python_backend.engine.runtimes.vllm.transfer import (
+    Transfers,
+    choose_connector,
+    has_nixl,
+    prepare,
+    transfer_arguments,
+)
 from python_backend.engine.runtimes.vllm.translator import VllmTranslator
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import EngineParameters, refusal
@@ -47,17 +56,23 @@ def load_vllm(
     from vllm.platforms import current_platform
 
     device = "cpu" if current_platform.is_cpu() else "cuda"
-    arguments = engine_arguments(parameters, checkpoint, device)
+    connector = choose_connector(parameters, has_nixl(), device)
+    prepare(parameters, connector)
+    arguments = engine_arguments(parameters, checkpoint, device, connector)
     strangers = arguments.keys() - {each.name for each in fields(api["AsyncEngineArgs"])}
     if strangers:
         allowed = "arguments of vLLM's AsyncEngineArgs, as its documentation has them"
         raise refusal("inflight_runtime_options", min(strangers), allowed)
+    if isinstance(transfer := arguments.get("kv_transfer_config"), dict):
+        arguments["kv_transfer_config"] = api["KVTransferConfig"](**transfer)
     adapters = None
     if parameters.inflight_max_adapters and parameters.inflight_adapters_dir:
         adapters = VllmAdapters(Path(parameters.inflight_adapters_dir), api["LoRARequest"])
-    llm, conversation, vision = _start(parameters, arguments, api, adapters)
+    transfers = Transfers(connector) if connector else None
+    host = partial(VllmHost, adapters=adapters, image_io=api["ImageMediaIO"](), transfers=transfers)
+    llm, conversation, vision = _start(parameters, arguments, api, host)
     can_guide = checkpoint.tokenizer_dir is not None and bool(checkpoint.end_ids)
-    translator = VllmTranslator(api, capabilities, can_guide, checkpoint.end_ids, adapters)
+    translator = VllmTranslator(api, capabilities, can_guide, checkpoint.end_ids, adapters, transfers)
     facts = _facts(parameters, checkpoint, llm.vllm_config, can_guide)
     return HostedRuntime(conversation, translator, replace(facts, **vision))
 
@@ -91,6 +106,7 @@ def set_environment(parameters: EngineParameters) -> None:
 
 def _import_api() -> dict[str, Any]:
     from vllm import SamplingParams
+    from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.exceptions import VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError
     from vllm.inputs import tokens_input
@@ -101,18 +117,19 @@ def _import_api() -> dict[str, Any]:
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-    classes = (SamplingParams, AsyncEngineArgs, AsyncLLM, RequestOutputKind, StructuredOutputsParams)
+    classes = (SamplingParams, AsyncEngineArgs, AsyncLLM, KVTransferConfig)
+    asked = (RequestOutputKind, StructuredOutputsParams)
     errors = (VLLMNotFoundError, VLLMUnprocessableEntityError, VLLMValidationError)
     if current_platform.is_cpu():
         # Nothing is compiled on a CPU: there need be no compiler.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     broken = (EngineDeadError, EngineGenerateError)
-    named = (*classes, *errors, *broken, ImageMediaIO, LoRARequest, tokens_input)
+    named = (*classes, *asked, *errors, *broken, ImageMediaIO, LoRARequest, tokens_input)
     return {each.__name__: each for each in named}
 
 
 def engine_arguments(
-    parameters: EngineParameters, checkpoint: CheckpointFacts, device: str
+    parameters: EngineParameters, checkpoint: CheckpointFacts, device: str, connector: str | None = None
 ) -> dict[str, Any]:
     """Of `AsyncEngineArgs`; `inflight_runtime_options` go before what is chosen here."""
     settings = replace(parameters, inflight_precision="auto", inflight_weights="checkpoint").on(device)
@@ -140,6 +157,7 @@ def engine_arguments(
         **parameters.parallel_sizes,
         **adapter_arguments(parameters),
         **image_arguments(parameters, checkpoint),
+        **transfer_arguments(parameters, connector),
     }
     if parameters.inflight_tokens_per_block:
         arguments["block_size"] = block
@@ -160,7 +178,7 @@ def _start(
     parameters: EngineParameters,
     arguments: dict[str, Any],
     api: dict[str, Any],
-    adapters: VllmAdapters | None,
+    new_host: Callable[[Any], VllmHost],
 ) -> tuple[Any, Conversation, dict[str, int]]:
     loop = asyncio.new_event_loop()
     told: list[VllmStatistics] = []
@@ -169,8 +187,7 @@ def _start(
         vision = loop.run_until_complete(vision_of(llm))
     except (ValueError, TypeError) as error:
         raise InflightError(ErrorKind.UNSUPPORTED, f"vLLM refuses the model: {error}") from error
-    host = VllmHost(llm, adapters, api["ImageMediaIO"]())
-    conversation = Conversation(host, parameters.stats_check_period_ms / 1000, _SILENCE_S, loop)
+    conversation = Conversation(new_host(llm), parameters.stats_check_period_ms / 1000, _SILENCE_S, loop)
     atexit.register(llm.shutdown)
     atexit.register(conversation.close)  # which runs before
     cache = llm.vllm_config.cache_config

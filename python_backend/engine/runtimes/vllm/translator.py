@@ -16,6 +16,7 @@ from python_backend.engine.runtimes.hosted.host import Unreadable
 from python_backend.engine.runtimes.hosted.sampling import guide_arguments, penalties_of
 from python_backend.engine.runtimes.vllm.adapters import VllmAdapters
 from python_backend.engine.runtimes.vllm.images import image_prompt
+from python_backend.engine.runtimes.vllm.transfer import Transfers
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind, InflightError
 
@@ -35,7 +36,9 @@ class VllmTranslator:
         can_guide: bool,
         end_ids: tuple[int, ...] = (),
         adapters: VllmAdapters | None = None,
+        transfers: Transfers | None = None,
     ) -> None:
+        self._transfers = transfers
         self._api = api
         self._capabilities = capabilities
         self._can_guide = can_guide
@@ -95,6 +98,7 @@ class VllmTranslator:
             "output_kind": self._api["RequestOutputKind"].DELTA,
             "logit_bias": dict(request.token_bias) or None,
             **_choosing(request, sequence.index),
+            **(self._transfers.asked_with(request) if self._transfers else {}),
         }
         if request.returns_log_probs or request.top_log_probs is not None:
             arguments["logprobs"] = request.top_log_probs or 0

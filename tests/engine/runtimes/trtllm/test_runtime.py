@@ -307,7 +307,7 @@ def test_no_field_of_a_request_is_forgotten() -> None:
     }
     # It tells of no sequence in which iterations it was, shares no part of a prompt between tenants, pauses
     # nobody for another, and compiles guides itself.
-    of_no_account = {"notes_steps", "shared_tokens", "tenant", "weight"}
+    of_no_account = {"notes_steps", "shared_tokens", "tenant", "weight", "part", "context"}
     assert {field.name for field in fields(GenerationRequest)} == mapped | of_no_account
 
 

@@ -165,7 +165,7 @@ def test_no_field_of_a_request_is_forgotten() -> None:
         *("prompt_ids", "max_new_tokens", "end_id", "stop_sequences", "sampling", "bad_sequences"),
         *("token_bias", "guide", "num_return_sequences", "tier", "cache_salt", "retention"),
         *("returns_log_probs", "returns_context_logits", "returns_generation_logits", "top_log_probs"),
-        *("returns_prompt_log_probs", "takes_any_ids", "adapter", "images"),
+        *("returns_prompt_log_probs", "takes_any_ids", "adapter", "images", "part", "context"),
     }
     of_no_account = {"notes_steps", "shared_tokens", "tenant", "weight"}
     assert {field.name for field in fields(GenerationRequest)} == mapped | of_no_account
