@@ -99,19 +99,6 @@ def in_transformers(default_checkpoint: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def runtimes(data_dir: Path, device: str) -> Path:
-    """Where vLLM is kept between runs; skipped only where it cannot be had."""
-    if device != "cpu":
-        pytest.skip("the build for CPUs is what is tested here")
-    place = data_dir / "runtimes"
-    try:
-        install(choose_build("vllm", "cpu", None), place, None, StackConsole())
-    except (ProcessFailed, Unusable) as error:
-        pytest.skip(f"vLLM cannot be installed here: {error}")
-    return place
-
-
-@pytest.fixture(scope="session")
 def long_answer_tokens(device: str) -> int:
     """So many that an answer takes seconds."""
     return {"cpu": 400, "cuda": 7000}[device]
