@@ -54,15 +54,19 @@ def _fault(name: str, runs: Sequence[Mapping[str, Any]]) -> str:
     of_it = [run["faults"][name] for run in runs if name in run["faults"]]
     if not of_it:
         return ""
-    times, requests, whole = (sum(each[key] for each in of_it) for key in ("times", "requests", "whole"))
+    counted = ("times", "requests", "refused", "whole", "cut")
+    times, requests, refused, whole, cut = (sum(each[key] for each in of_it) for key in counted)
     silence_s = max(each["longest_silence_s"] for each in of_it)
-    share = "all" if whole == requests else f"{whole:,} of"
-    return f"`{name}` {times} times: {share} {requests:,} answers whole, longest silence {silence_s:g} s"
+    begun = requests - refused
+    share = f"all {begun:,} answers" if whole == begun else f"{whole:,} of {begun:,} answers"
+    ended = f", {cut:,} cut with their connection" if cut else ""
+    return f"`{name}` {times} times: {share} whole{ended}, longest silence {silence_s:g} s"
 
 
 def _run(run: Mapping[str, Any]) -> str:
     counts = (run[key] for key in ("times", "requests", "whole", "cut", "refused", "violations"))
-    cells = [f"`{run['command']}`", *(f"{each:,}" for each in counts)]
+    command = re.sub(r" --report \S+", "", run["command"])
+    cells = [f"`{command}`", *(f"{each:,}" for each in counts)]
     cells += [f"{run[key]:g} s" for key in ("longest_rest_s", "longest_silence_s")]
     return f"| {' | '.join(cells)} |"
 

@@ -15,10 +15,10 @@ old
 | 3 | other | holds | `make bench` | 3.0 s |
 | 4 | short | holds | `tests/a.py::test_met` | 0 of 9 |
 """
-FAULT = {"times": 2, "requests": 40, "whole": 40, "longest_silence_s": 0.5}
+FAULT = {"times": 2, "requests": 42, "whole": 40, "refused": 2, "cut": 0, "longest_silence_s": 0.5}
 RUN: dict[str, Any] = {
     **dict.fromkeys(("times", "requests", "whole", "cut", "refused", "violations"), 1),
-    "command": "inflight chaos",
+    "command": "inflight chaos --report /tmp/chaos.html",
     "longest_rest_s": 2.0,
     "longest_silence_s": 1.5,
     "faults": {"kill-triton": FAULT},
