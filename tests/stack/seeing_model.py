@@ -94,8 +94,8 @@ def _write_tokenizer(directory: Path, source: Path) -> None:
     shutil.copy(source / "tokenizer_config.json", directory / "tokenizer_config.json")
 
 
-def random_picture(seed: int) -> PIL.Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+def random_picture(seed: int, side: int = SIDE) -> PIL.Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (side, side, 3), np.uint8)
     return PIL.Image.fromarray(pixels)
 
 
