@@ -358,6 +358,13 @@ def test_logits_count_once_for_each_sequence_and_only_on_request() -> None:
         refuse_impossible(replace(fits, num_return_sequences=5), 150_000, 1000, 8)
 
 
+def test_images_are_refused_beyond_what_a_runtime_takes_which_is_none_unless_it_says_so() -> None:
+    shown = GenerationRequest([1], 1, images=(b"one", b"two"))
+    with pytest.raises(InflightError, match="images has 2 files; allowed: at most 0"):
+        refuse_impossible(shown, 150_000, 1000, 8)
+    refuse_impossible(shown, 150_000, 1000, 8, max_images=2)
+
+
 def test_an_event_that_cannot_be_built_ends_its_own_sequence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def telling(sequence: Sequence, *rest: Any) -> SequenceEvent:
         if sequence.key == 1 and sequence.generated_tokens == 2:

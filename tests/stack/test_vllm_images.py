@@ -55,10 +55,14 @@ def sees(stack: RunningStack) -> bool:
     return bool(model["capabilities"]["vision"])
 
 
-def data_url(picture: PIL.Image.Image) -> str:
+def png(picture: PIL.Image.Image) -> bytes:
     with BytesIO() as file:
         picture.save(file, "PNG")
-        return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        return file.getvalue()
+
+
+def data_url(picture: PIL.Image.Image) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png(picture)).decode()}"
 
 
 async def ask(stack: RunningStack, *pictures: PIL.Image.Image, **more: Any) -> httpx.Response:
@@ -109,12 +113,23 @@ async def test_what_looks_like_a_place_for_an_image_is_text(stack: RunningStack)
 
 
 async def test_what_cannot_be_decoded_is_the_requests_fault(stack: RunningStack) -> None:
-    whole = base64.b64decode(data_url(ONE).partition(",")[2])
-    torn = f"data:image/png;base64,{base64.b64encode(whole[:200]).decode()}"
+    torn = f"data:image/png;base64,{base64.b64encode(png(ONE)[:200]).decode()}"
     content = [{"type": "image_url", "image_url": {"url": torn}}]
     answer = await ask(stack, messages=[{"role": "user", "content": content}])
     assert answer.status_code == 400, answer.text
     assert (await ask(stack, ONE)).status_code == 200
+
+
+async def test_an_uploaded_image_of_megabytes_is_shown(stack: RunningStack, checkpoint: Path) -> None:
+    large = png(random_picture(3, side=1500))
+    assert len(large) > 6 << 20
+    async with httpx.AsyncClient(base_url=stack.url, timeout=300) as http:
+        made = await http.post("/v1/files", files={"file": large}, data={"purpose": "vision"})
+    content = [{"type": "image_url", "image_url": {"file_id": made.json()["id"]}}]
+    text = {"type": "text", "text": QUESTION}
+    answer = await ask(stack, messages=[{"role": "user", "content": [*content, text]}])
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["prompt_tokens"] == len(expanded(prompt_ids(checkpoint, 1)))
 
 
 async def test_more_images_than_the_engine_takes_are_refused(stack: RunningStack) -> None:

@@ -303,7 +303,7 @@ def test_no_field_of_a_request_is_forgotten() -> None:
         *("prompt_ids", "max_new_tokens", "end_id", "stop_sequences", "sampling", "bad_sequences"),
         *("token_bias", "guide", "num_return_sequences", "tier", "cache_salt", "retention"),
         *("returns_log_probs", "returns_context_logits", "returns_generation_logits", "top_log_probs"),
-        *("returns_prompt_log_probs", "takes_any_ids", "adapter"),
+        *("returns_prompt_log_probs", "takes_any_ids", "adapter", "images"),
     }
     # It tells of no sequence in which iterations it was, shares no part of a prompt between tenants, pauses
     # nobody for another, and compiles guides itself.
