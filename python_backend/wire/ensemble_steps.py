@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from python_backend.wire.pools import CONTEXT_PARAMS, OUT_CONTEXT_PARAMS
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM
 
 
@@ -46,6 +47,7 @@ _RENAMED = {
     "len_penalty": "length_penalty",
     "streaming": "stream",
 }
+_TOLD = {CONTEXT_PARAMS: OUT_CONTEXT_PARAMS}
 
 
 def _shared(own: tuple[str, ...], ensembles: tuple[str, ...]) -> dict[str, str]:
@@ -93,7 +95,7 @@ STEPS = (
             **_RENAMED,
             **_shared(_ENGINE_INPUTS, tuple(tensor.name for tensor in ENSEMBLE.inputs)),
         },
-        {**_TOKENS, **_shared(_ENGINE_OUTPUTS, tuple(tensor.name for tensor in ENSEMBLE.outputs))},
+        {**_TOKENS, **_TOLD, **_shared(_ENGINE_OUTPUTS, tuple(tensor.name for tensor in ENSEMBLE.outputs))},
         is_decoupled=True,
     ),
     Step(

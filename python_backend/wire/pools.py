@@ -14,6 +14,8 @@ OF_SERVER = {"inflight_pool": POOL_VARIABLE, "inflight_kv_folder": "INFLIGHT_KV_
 # The request parameter that says the part, and the tensor that takes what was computed from one to the other.
 REQUEST_TYPE = "request_type"
 CONTEXT_PARAMS = "context_phase_params"
+# The same among the ensemble's outputs: none of its tensors may be an input and an output.
+OUT_CONTEXT_PARAMS = "out_context_phase_params"
 
 
 class Part(str, Enum):

@@ -274,7 +274,7 @@ ENSEMBLE = ModelContract(
         *_TOLD_BESIDE,
         *_TOKENS_SHOWN,
         _STEPS_TOLD,
-        Tensor("context_phase_params", "UINT8", (-1,), extension=True),
+        Tensor("out_context_phase_params", "UINT8", (-1,), extension=True),
     ),
 )
 

@@ -50,17 +50,19 @@ class Prompt:
 class DividedGeneration(FleetGeneration):
     """Each attempt may have its prompt computed before it begins; where that fails, whoever answers does it.
 
-    What is told is the answer alone: the token that was chosen with the prompt is nobody's. Cached tokens are
-    those of the replica that computed the prompt, and so is the moment at which it began.
+    What is told is the answer alone: the token that was chosen with the prompt is nobody's. Of the prompt no
+    more was cached than who computed it first had found: what that computed for this very request is no gift,
+    whoever answers. The moment at which it began is that one's, too.
     """
 
-    __slots__ = ("_computed", "_prompt", "_prompt_tokens")
+    __slots__ = ("_computed", "_found_tokens", "_prompt", "_prompt_tokens")
 
     def __init__(self, pipeline: FleetPipeline, call: GenerationCall, told: Sequence[Delta] = ()) -> None:
         super().__init__(pipeline, call, told)
         self._prompt_tokens = self._tokens - self._expected
         self._prompt: Prompt | None = None  # while it is under way
         self._computed: Delta | None = None  # for the attempt that is about to begin, or has
+        self._found_tokens = pipeline.context_tokens  # in a cache, at most
 
     async def _begin(self) -> TritonGeneration | None:
         self._computed = None
@@ -104,6 +106,8 @@ class DividedGeneration(FleetGeneration):
             pass  # it was told to stop, and did not in time
         else:
             prompt.replica.answered(time.monotonic(), prompt.began_s)
+        if computed is not None:
+            self._found_tokens = min(self._found_tokens, computed.cached_tokens)
         self._replicas.prompts_elsewhere += computed is not None
         self._replicas.prompts_lost += computed is None and not self._stop_asked
         return computed
@@ -116,13 +120,13 @@ class DividedGeneration(FleetGeneration):
         return msgspec.structs.replace(self._call, part=Part.GENERATION.value, context=computed.context)
 
     def _take(self, delta: Delta, replica: Replica) -> Delta | None:
+        if delta.cached_tokens > self._found_tokens:
+            delta = msgspec.structs.replace(delta, cached_tokens=self._found_tokens)
         computed = self._computed
-        if computed is not None and (delta.cached_tokens or delta.engine):
-            engine = delta.engine
-            if engine is not None and computed.engine is not None:
-                arrival_s, scheduled_s = computed.engine.arrival_s, computed.engine.first_scheduled_s
-                engine = replace(engine, arrival_s=arrival_s, first_scheduled_s=scheduled_s)
-            delta = msgspec.structs.replace(delta, cached_tokens=computed.cached_tokens, engine=engine)
+        if delta.engine is not None and computed is not None and computed.engine is not None:
+            arrival_s, scheduled_s = computed.engine.arrival_s, computed.engine.first_scheduled_s
+            engine = replace(delta.engine, arrival_s=arrival_s, first_scheduled_s=scheduled_s)
+            delta = msgspec.structs.replace(delta, engine=engine)
         return super()._take(delta, replica)
 
     def stop(self) -> None:

@@ -23,7 +23,7 @@ from python_backend.wire.engine_report import (
     ROUTER,
     read_report,
 )
-from python_backend.wire.pools import CONTEXT_PARAMS, REQUEST_TYPE
+from python_backend.wire.pools import CONTEXT_PARAMS, OUT_CONTEXT_PARAMS, REQUEST_TYPE
 from python_backend.wire.shared_prefix import SHARED_PREFIX
 from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
 from python_backend.wire.tiers import Tier
@@ -472,7 +472,7 @@ def _full_delta(names: Sequence[str], raws: Sequence[bytes]) -> Delta:
         tokens=_logged(*logged) if characters else (),
         steps=values("INT64", "engine_steps"),
         token_ids=values("INT32", "token_ids"),
-        context=found.get(CONTEXT_PARAMS, b""),
+        context=found.get(OUT_CONTEXT_PARAMS, b""),
     )
 
 

@@ -43,7 +43,7 @@ def response_of(delta: Delta) -> Any:
             ("token_characters", "INT32", [token.characters for token in delta.tokens]),
         ]
     if delta.context:
-        outputs.append(("context_phase_params", "UINT8", list(delta.context)))
+        outputs.append(("out_context_phase_params", "UINT8", list(delta.context)))
     for name, dtype, values in outputs:
         response.outputs.add(name=name, datatype=dtype, shape=[len(values)])
         response.raw_output_contents.append(codec.encode(dtype, values))

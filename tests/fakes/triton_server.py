@@ -182,7 +182,7 @@ def _message(request: Any, reply: Reply) -> Any:
     if reply.finish is not None:
         outputs.append(("finish_reason", "BYTES", [reply.finish]))
     if reply.context:
-        outputs.append(("context_phase_params", "UINT8", list(reply.context)))
+        outputs.append(("out_context_phase_params", "UINT8", list(reply.context)))
     if reply.row is not None:
         outputs.append(("batch_index", "INT32", [reply.row]))
     for name, dtype, values in [] if reply.bare else outputs:

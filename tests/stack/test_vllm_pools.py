@@ -162,5 +162,4 @@ def test_a_stack_with_two_pools_divides_requests_and_goes_on_without_the_one_tha
     ]
     decode.send_signal(signal.SIGKILL)
     texts.append(answer_of(stack, "w12"))
-    assert prompts_elsewhere(stack)["computed"] == 1
     assert all(len(text.split()) == NEW_TOKENS for text in texts)

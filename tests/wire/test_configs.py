@@ -123,6 +123,12 @@ def test_postprocessing_keeps_chunks_in_order_on_every_release() -> None:
     assert [group.count for group in config.instance_group] == [1]
 
 
+def test_no_tensor_of_the_ensemble_is_an_input_and_an_output() -> None:
+    """Triton refuses to load it."""
+    config = parse(CONFIGS["ensemble"])
+    assert not {tensor.name for tensor in config.input} & {tensor.name for tensor in config.output}
+
+
 def test_every_ensemble_tensor_is_connected() -> None:
     config = parse(CONFIGS["ensemble"])
     steps = config.ensemble_scheduling.step

@@ -80,6 +80,17 @@ async def test_cached_tokens_are_those_of_who_computed_the_prompt_and_no_token_i
     assert sum(delta.completion_tokens for delta in deltas) == 3
 
 
+async def test_what_was_computed_for_a_request_is_not_told_as_cached_where_the_same_replica_answers_it() -> (
+    None
+):
+    pipeline, _, (prefill, decode) = divided("pd", [], [LOST])
+    found = [Delta("", 0, 5, "length", context=b"there")]
+    prefill.script = lambda request: found if request.id.endswith("-p1") else HELLO
+    deltas = [delta async for delta in pipeline.generate(CALL)]
+    assert (parts(prefill), parts(decode)) == (["context_only", "whole"], ["generation_only"])
+    assert [delta.cached_tokens for delta in deltas] == [0, 0, 0]
+
+
 async def test_a_short_prompt_is_computed_where_it_is_answered() -> None:
     pipeline, replicas, (prefill, decode) = divided("pd", PROMPT, HELLO)
     assert await text_of(pipeline.generate(SHORT)) == "Hello world"

@@ -233,7 +233,9 @@ def test_the_parts_of_a_request_are_sent_by_the_contracts_names() -> None:
 
 
 def test_what_an_engine_says_of_a_prompt_is_read_as_it_is() -> None:
-    message = response(("finish_reason", "BYTES", ["length"]), ("context_phase_params", "UINT8", [1, 0, 255]))
+    message = response(
+        ("finish_reason", "BYTES", ["length"]), ("out_context_phase_params", "UINT8", [1, 0, 255])
+    )
     assert read_delta(message).context == b"\x01\x00\xff"
 
 
