@@ -102,7 +102,8 @@ async def test_a_stop_reaches_whichever_part_is_under_way(closing: AsyncExitStac
     stopped, under_way = ("r1-p1", prefill) if part == "context_only" else ("r1", decode)
 
     async def finish() -> str | None:
-        return [delta.finish async for delta in generation][-1]
+        finishes: list[str | None] = [delta.finish async for delta in generation]
+        return finishes[-1]
 
     reading = asyncio.ensure_future(finish())
     await under_way.began.wait()
