@@ -26,8 +26,8 @@ HEADER = "cache-control"
 # Its hash is computed on the event loop.
 _LONGEST_BODY_BYTES = 1 << 20
 _LARGEST_ANSWER_BYTES = 1 << 20
-# What is stored for its caller, and what is read from there, is not the same twice.
-_STATEFUL = re.compile(rb'"(store|background)"\s*:\s*true|"file_id"|"file_url"')
+# What is stored for its caller, and what is read from there or from other hosts, is not the same twice.
+_STATEFUL = re.compile(rb'"(store|background)"\s*:\s*true|"file_id"|"file_url"|"(image_)?url"\s*:\s*"https?:')
 _STATEFUL_PATHS = ("/v1/responses",)
 
 

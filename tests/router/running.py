@@ -19,7 +19,7 @@ from router.answer_cache.kept_answers import KeptAnswers
 from router.app import App
 from router.cascade.cascade import Cascade
 from router.cascade.cascaded_requests import CascadedRequests
-from router.chat.images import Images
+from router.chat.images import Hosts, Images
 from router.content.documents.documents import Documents, UploadedFiles
 from router.content.files.model import FileLimits
 from router.control.releases.additions import Additions
@@ -179,6 +179,7 @@ async def running_router(
     additions: Additions | None = None,
     cascade: Cascade | None = None,
     others: Sequence[ServedModel] = (),
+    image_hosts: Hosts | None = None,
 ) -> AsyncIterator[RunningRouter]:
     pipeline = FakePipeline()
     embedder = FakeEmbedder()
@@ -216,7 +217,7 @@ async def running_router(
                 tenancy=tenancy,
                 store=store,
                 documents=Documents(UploadedFiles(store)),
-                images=Images(aside, UploadedFiles(store)),
+                images=Images(aside, UploadedFiles(store), image_hosts),
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 events=events or MemoryEventLog(),

@@ -15,6 +15,7 @@ from router.routing.models import Snapshot
 from router.routing.split import ModelSplit
 from router.tenants.rbac import SYSTEM
 from tests.fakes.pipeline import words
+from tests.router.chat.pictures import data_url, picture, seer
 from tests.router.running import EMBEDDER, MODEL, QUESTION, RunningRouter, running_router
 
 ASKED = {"cache-control": "max-age=60"}
@@ -125,6 +126,27 @@ async def test_an_answer_that_failed_is_not_kept(router: RunningRouter) -> None:
 async def test_what_is_to_be_stored_is_asked_of_the_model(router: RunningRouter) -> None:
     key = await new_key(router)
     assert [outcome(await ask(router, key, store=True)) for _ in range(2)] == [None, None]
+
+
+class Web:
+    async def fetch(self, url: str, tenant: str, where: str) -> bytes:
+        return picture()
+
+
+async def test_an_image_is_part_of_the_request_unless_another_host_may_change_it() -> None:
+    async with running_router(others=[seer()], image_hosts=Web()) as router:
+        key = await new_key(router)
+        outcomes = []
+        for colour in ("red", "red", "blue"):
+            outcomes.append(outcome(await ask(router, key, **showing(data_url(picture(colour=colour))))))
+        assert outcomes == ["miss", "hit", "miss"]
+        fetched = [await ask(router, key, **showing("https://a.org/x.png")) for _ in range(2)]
+        assert [outcome(each) for each in fetched] == [None, None]
+
+
+def showing(url: str) -> dict[str, Any]:
+    image = {"type": "image_url", "image_url": {"url": url}}
+    return {"model": "seer", "messages": [{"role": "user", "content": [image]}]}
 
 
 async def test_while_two_releases_share_the_traffic_nothing_is_told_from_the_cache(
