@@ -101,13 +101,12 @@ async def test_a_stop_reaches_whichever_part_is_under_way(closing: AsyncExitStac
     generation = pipeline_of(replicas).generate(CALL)
     stopped, under_way = ("r1-p1", prefill) if part == "context_only" else ("r1", decode)
 
-    async def finish() -> str | None:
-        finishes: list[str | None] = [delta.finish async for delta in generation]
-        return finishes[-1]
+    async def finishes() -> list[str | None]:
+        return [delta.finish async for delta in generation]
 
-    reading = asyncio.ensure_future(finish())
+    reading = asyncio.ensure_future(finishes())
     await under_way.began.wait()
     generation.stop()
-    assert await asyncio.wait_for(reading, 10) == "cancelled"
+    assert (await asyncio.wait_for(reading, 10))[-1] == "cancelled"
     assert stopped in under_way.stops
     assert all(replica.is_drained for replica in replicas.replicas)
