@@ -104,20 +104,20 @@ class Containers:
             time.sleep(every_s)
 
     def log(self, name: str) -> str:
-        return self._run("logs", self._called(name)).stdout
+        said = self._run("logs", self._called(name))
+        return said.stdout + said.stderr
 
     def podman(self, *words: str) -> str:
         done = self._run(*words)
         if done.returncode:
-            raise Failed(f"podman {' '.join(words)}\n{done.stdout}")
+            raise Failed(f"podman {' '.join(words)}\n{done.stdout}{done.stderr}")
         return done.stdout.strip()
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["podman", *HERE, *words],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             check=False,
         )
