@@ -60,13 +60,14 @@ def _exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool
         "INFLIGHT_MODEL": f"/models/{model.name}",
         "INFLIGHT_EMBEDDINGS": "",
     }
-    with opened(settings) as containers:
+    with opened(settings) as containers, ExitStack() as closing:
         began_s = time.monotonic()
         containers.up(*ORDER)
         containers.wait_healthy("router")
         figures: dict[str, Any] = {"ready_after_s": round(time.monotonic() - began_s, 1)}
         print(f"all containers are up: {figures['ready_after_s']} s", flush=True)
         load = Load(containers.url("router"), containers.secret("admin_key"), name)
+        closing.callback(load.close)
         how, answer = load.ask()
         if how != ANSWERED:
             raise Failed(f"a chat was {how}: {answer}\n{containers.log('router')[-4000:]}")

@@ -82,7 +82,9 @@ class Load:
             self._stopping.set()
             for thread in threads:
                 thread.join()
-            self._client.close()
+
+    def close(self) -> None:
+        self._client.close()
 
     def _go_on(self, stream: bool) -> None:
         while not self._stopping.is_set():
