@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,7 @@ from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from launcher.console import StackConsole
 
@@ -34,6 +36,7 @@ LABELS = {
 }
 EXIT_PARAMETER = 2
 END_TIMEOUT_S = 5.0
+TURN_MS = 200
 LAST_LINES = 12
 
 DEVICE, RUNTIME, PRECISION = "inflight_device", "inflight_runtime", "inflight_precision"
@@ -83,13 +86,13 @@ def run_engine_task(
             stdout=subprocess.PIPE,
             stderr=complaints,
             start_new_session=True,
-            text=True,
+            bufsize=0,
             cwd=PROJECT_ROOT,  # `-m` looks in the working directory first, and the user's may have others
         )
         try:
             assert process.stdout is not None
             with ExitStack() as stage, process.stdout as lines:
-                found = show(lines, console, stage)
+                found = show(lines_of(lines), console, stage)
                 # While the last stage is still shown: one that failed learns of it, and is not shown as done.
                 if process.wait() != 0:
                     raise failure(process.returncode, complaints, problem)
@@ -98,7 +101,20 @@ def run_engine_task(
     return found
 
 
-def show(lines: Iterable[str], console: StackConsole, current: ExitStack) -> list[Event]:
+def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
+    """Waited for in turns: a stop signal that comes just before a read does not interrupt that."""
+    waiting, rest = select.poll(), b""
+    waiting.register(stream, select.POLLIN)
+    while True:
+        if not waiting.poll(TURN_MS):
+            continue
+        if not (piece := os.read(stream.fileno(), 65536)):
+            return
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+
+
+def show(lines: Iterable[bytes], console: StackConsole, current: ExitStack) -> list[Event]:
     """`current` holds the stage being shown, also when the lines have ended."""
     found: list[Event] = []
     shown = ""
@@ -120,7 +136,7 @@ def show(lines: Iterable[str], console: StackConsole, current: ExitStack) -> lis
     return found
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(END_TIMEOUT_S)

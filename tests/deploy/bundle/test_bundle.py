@@ -196,6 +196,7 @@ def archive(registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "wire/__init__.py",
         "wire/errors.py",
         "wire/parameters.py",
+        "wire/pools.py",
     ):
         (project / "python_backend" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(device / name, project / "python_backend" / name)

@@ -17,7 +17,7 @@ from rich.console import Console
 from launcher.console import StackConsole
 from launcher.failure import ProcessFailed
 from launcher.packaging.engine_task import PREPARE as OWN_PREPARE
-from launcher.packaging.engine_task import run_engine_task
+from launcher.packaging.engine_task import lines_of, run_engine_task
 from launcher.packaging.models.checkpoint import CheckpointError
 from launcher.settings import SettingsError
 from launcher.stack.stop_signals import StopSignals
@@ -102,6 +102,18 @@ def test_the_failure_has_the_callers_name_for_it() -> None:
     console, _ = recorded()
     with pytest.raises(ProcessFailed, match=r"^The poem could not be read: it broke$"):
         run_engine_task([sys.executable, "-c", program], {}, console, "The poem could not be read")
+
+
+def test_lines_are_put_together_from_the_pieces_that_come() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as stream:
+        lines = lines_of(stream)
+        os.write(writing, b'{"one": 1}\n{"tw')
+        assert next(lines) == b'{"one": 1}'
+        threading.Timer(0.3, os.write, (writing, b'o": 2}\n')).start()  # longer than one turn
+        assert next(lines) == b'{"two": 2}'
+        os.close(writing)
+        assert [*lines] == []
 
 
 def command_of(child: psutil.Process) -> str:
