@@ -45,8 +45,8 @@ def _case(row: str, tests: Mapping[str, Any], runs: Sequence[Mapping[str, Any]])
     # A link says where to read on: it stays beside the figure.
     links = [link for link in re.findall(r"\[[^\]]*\]\([^)]*\)", last) if link not in found]
     figures = [each for each in dict.fromkeys(found) if each != "met"] or ["met"]
-    if figures == ["met"] and last.strip() not in ("met", "failed"):  # a figure of a longer run, which this one confirms
-        return row
+    if figures == ["met"] and last.strip() not in ("met", "failed"):
+        return row  # a figure of a longer run, which this one confirms
     return f"|{'|'.join(cells)}| {'; '.join([*figures, *links])} |"
 
 
