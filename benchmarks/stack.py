@@ -171,8 +171,8 @@ def wait_until_ready(stack: RunningStack) -> None:
     while time.monotonic() < deadline_s:
         if stack.process.poll() is not None:
             raise RuntimeError(f"the stack ended with {stack.process.returncode}:\n{stack.output()}")
-        # The launcher's own word counts: it comes a moment after the router's first "ready".
-        if "Inflight is ready" in stack.output():
+        # The launcher's own word counts, its last line: the addresses stand before it.
+        if "Ctrl-C finishes the requests" in stack.output():
             return
         time.sleep(0.1)
     raise TimeoutError(f"the stack is not ready after {_START_LIMIT_S} s:\n{stack.output()}")
