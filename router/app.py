@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -142,6 +144,8 @@ class App:
         except (HttpError, InflightError) as error:
             if isinstance(error, InflightError):
                 self._permits.uncount(record, error)
+                if caller is None and not exchange.started:
+                    await self._hold(exchange, record, error)
             write_error(exchange, record, error)
         except RecursionError:  # what could just be read may still be too deep to be written
             write_error(exchange, record, invalid("the JSON is nested too deeply"))
@@ -151,6 +155,11 @@ class App:
         finally:
             self._accounts.end(record, exchange.status)
         return record
+
+    async def _hold(self, exchange: Exchange, record: Record, error: InflightError) -> None:
+        if hold_s := self._permits.hold_s(record, error):
+            with suppress(InflightError):  # the client has left
+                await unless_left(asyncio.sleep(hold_s), exchange.on_disconnect)
 
     def _find(self, method: str, path: str) -> tuple[Found | None, Route | None, Record]:
         plain = self._table.plain.get(path)

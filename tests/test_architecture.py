@@ -213,6 +213,7 @@ DECISIONS = (
     "router/admission/lane.py",
     "router/admission/policy.py",
     "router/admission/queue.py",
+    "router/admission/refusal_pace.py",
     "router/admission/running.py",
     "router/admission/signals.py",
     "router/cascade/checks.py",

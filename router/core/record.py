@@ -60,6 +60,7 @@ class Record:
     outcome: str = ""
     admitted_s: float | None = None
     dispatched_s: float | None = None
+    held_s: float = 0.0  # a refusal was kept back
     received_s: float | None = None
     engine: EngineTimes | None = None
     lost_attempts: int = 0  # of one in a rollout: how often its release failed it, saved or not

@@ -86,6 +86,9 @@ class Door:
     def uncount(self, record: Record, error: InflightError) -> None:
         self._answers.permits.uncount(record, error)
 
+    def hold_s(self, record: Record, error: InflightError) -> float:
+        return self._answers.permits.hold_s(record, error)
+
     async def understand(
         self, record: Record, size_bytes: int, read: Callable[[Given], Read], given: Given
     ) -> Read:

@@ -14,7 +14,7 @@ from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
 from router.core.tenant import Scope
-from router.kserve.calls import Status, error_kind, grpc_code, http_status, status_of
+from router.kserve.calls import error_kind, grpc_code, http_status, status_of
 from router.kserve.service import Packed
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+_STREAMED = "grpc ModelStreamInfer"
 _WITHOUT_KEY = ("ServerLive", "ServerReady", "Check")
 # Far more than any question has that asks no model.
 _MOST_QUESTION_BYTES = 64 << 10
@@ -60,10 +61,19 @@ class Reception:
             log.error("%s failed", record.request_id, exc_info=failure)
         if isinstance(failure, InflightError):
             self._door.uncount(record, failure)
+            if record.route != _STREAMED:  # which goes on after a refusal
+                self._door.hold_s(record, failure)
         record.error = error_kind(failure)
         self._accounts.end(record, http_status(failure), grpc_code(failure))
 
-    def refusal(self, method: str, metadata: Iterable[tuple[str, Any]]) -> Status | None:
+    @staticmethod
+    async def abort(context: Any, record: Record, error: Exception) -> Any:
+        """Ends a call that is accounted for; late, where whoever called keeps coming back at once."""
+        if record.held_s:
+            await asyncio.sleep(record.held_s)
+        return await context.abort(*status_of(error, record.request_id))
+
+    def refusal(self, method: str, metadata: Iterable[tuple[str, Any]]) -> tuple[Record, Exception] | None:
         """By what is known before a message is read: who calls, and whether that caller may now."""
         if method in _WITHOUT_KEY:
             return None
@@ -75,7 +85,7 @@ class Reception:
             record = Record(f"grpc {method}", new_request_id("infer"))
             self._accounts.begin_rpc(record, method, tuple(metadata))
             self.account_for(record, error)
-            return status_of(error, record.request_id)
+            return record, error
         return None
 
     def unpacked(self, request: Any) -> Any:
@@ -89,17 +99,18 @@ class Reception:
 
         async def call(request: Any, context: Any) -> Any:
             record = self.new_record(name, context)
-            failure: BaseException | None = None
             try:
                 if name not in _WITHOUT_KEY:
                     self.admit(record, context)
                     self._door.enter(record, asks_model=False)
-                return json_format.ParseDict(await describe(self.unpacked(request), record), answer())
-            except Exception as error:
-                failure = error
-                return await context.abort(*status_of(error, record.request_id))
-            finally:
-                self.account_for(record, failure)
+                told = json_format.ParseDict(await describe(self.unpacked(request), record), answer())
+            except BaseException as error:
+                self.account_for(record, error)
+                if not isinstance(error, Exception):
+                    raise
+                return await self.abort(context, record, error)
+            self.account_for(record, None)
+            return told
 
         return call
 
@@ -120,11 +131,11 @@ class AskFirst(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic
         handler = await continuation(details)
         if handler is None:
             return None
-        status = self._reception.refusal(method, details.invocation_metadata or ())
-        if status is None:
+        refused = self._reception.refusal(method, details.invocation_metadata or ())
+        if refused is None:
             return handler
 
         async def abort(requests: AsyncIterator[Any], context: Any) -> None:
-            await context.abort(*status)
+            await self._reception.abort(context, *refused)
 
         return grpc.stream_stream_rpc_method_handler(abort)

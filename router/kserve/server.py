@@ -97,7 +97,7 @@ class Methods:
         try:
             asked = await self._understand(record, request, context)
         except Exception as error:
-            return await context.abort(*status_of(error, record.request_id))
+            return await self._reception.abort(context, record, error)
         answer, departure = SingleAnswer(asked), Departure()
         self._run(self._infer(record, asked, True, answer, departure))
         try:
@@ -106,7 +106,7 @@ class Methods:
             departure.leave()
             raise
         except Exception as error:
-            return await context.abort(*status_of(error, record.request_id))
+            return await self._reception.abort(context, record, error)
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
         async def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:

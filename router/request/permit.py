@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.admission.refusal_pace import RefusalPace
 from router.core.record import Outcome
 from router.core.side_work import SideWork
 from router.core.tenant import Limits, Scope, UsageRecord
@@ -34,6 +35,7 @@ _JITTER = 0.4
 # Whoever has used up an organisation's requests must still be able to raise its limits. Of one key: far more
 # than people and dashboards need.
 _ADMINISTRATIVE = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.USAGE_READ})
+_REFUSALS = frozenset({ErrorKind.OVERLOADED, ErrorKind.RATE_LIMITED})
 _ADMINISTRATION = Limits(requests_per_min=1200)
 
 
@@ -183,6 +185,7 @@ class Permits:
         self._meters = meters
         self._clock = clock
         self._side_work = side_work or SideWork()
+        self._pace = RefusalPace()
         self._open: set[Permit] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self.draining = False
@@ -220,6 +223,12 @@ class Permits:
         if record.is_counted and error.kind is ErrorKind.OVERLOADED and record.dispatched_s is None:
             record.is_counted = False
             self.tenancy.ledger.uncount(record.caller, time.monotonic_ns())
+
+    def hold_s(self, record: Record, error: InflightError) -> float:
+        """So long the client is told of a refusal later than it could be, if it keeps coming back at once."""
+        if error.kind in _REFUSALS and record.dispatched_s is None:
+            record.held_s = self._pace.hold_s(record.tenant, error.retry_after_s, self._clock())
+        return record.held_s
 
     async def foresee(self, record: Record, model: str, least_tokens: int) -> None:
         """Raises what `admit` will raise for a request of this many tokens or more; takes nothing."""

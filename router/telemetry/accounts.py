@@ -166,6 +166,8 @@ class RequestAccounts:
         metrics.requests.labels(record.route, str(status), *_who(record)).inc()
         if status == _BUSY and record.model and record.dispatched_s is None:
             metrics.objectives.refused(record.model, record.tier)
+        if record.held_s:
+            metrics.held_refusals.labels(record.tenant).inc()
         if self._tracer is not None and record.trace is not None:
             if grpc_code is not None:
                 record.trace.attributes["rpc.grpc.status_code"] = grpc_code

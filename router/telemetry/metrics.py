@@ -56,6 +56,12 @@ class Metrics:
         self.requests = Counter(
             "inflight_requests", "Requests answered.", ("route", "status", *_WHO), registry=registry
         )
+        self.held_refusals = Counter(
+            "inflight_held_refusals",
+            "Refusals told late, to tenants that keep coming back at once.",
+            ("tenant",),
+            registry=registry,
+        )
         self.ended = Counter(
             "inflight_requests_ended",
             "Accepted requests by how they ended: finished, failed, cancelled.",
