@@ -215,6 +215,10 @@ def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
                 parameter.normal_(std=0.2)  # transformers leaves some of them empty
             elif name.endswith("bias") or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
+    if limit := settings.get("swiglu_limit"):
+        for module in model.modules():
+            if hasattr(module, "limit"):
+                module.limit = limit  # older transformers do not read it
     return model
 
 

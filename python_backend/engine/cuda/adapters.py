@@ -75,6 +75,7 @@ class CudaAdapters:
         self.ranks[place] = told[2].to(torch.int32)
         self._matrices[place], self._rank_of[place] = matrices, adapter.rank
 
+    @torch.inference_mode()  # as whoever made the tensors
     def clear(self, place: int) -> None:
         if place in self._matrices:
             self.ranks[place] = 0

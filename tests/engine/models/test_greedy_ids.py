@@ -103,8 +103,10 @@ def test_preempted_and_recomputed_answers_have_the_ids_of_transformers(case: Cas
         replace(case.config, max_tokens_in_kv_cache=120, tokens_per_block=4, guaranteed_no_evict=False)
     )
     case.check(engine, case.prompts)
-    has_room = engine.pool.window_tokens is not None  # by letting go of what lies before the window
-    assert (engine.gauges().preemptions > 0) is not has_room
+    if engine.pool.window_tokens is None:
+        assert engine.gauges().preemptions > 0
+    elif case.config.device == "cpu":  # a GPU's next step is planned before the last one has let go
+        assert engine.gauges().preemptions == 0, "there is room once what lies before the window has gone"
 
 
 # Static batches differ in who computes together alone, and only experts look across rows.
