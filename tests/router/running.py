@@ -101,7 +101,7 @@ class RunningRouter:
     async def complete(self, **fields: object) -> httpx.Response:
         return await self.http.post("/v1/completions", json={"model": MODEL, "prompt": "hi", **fields})
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         """Waits for something that happens shortly after an answer."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
@@ -109,7 +109,7 @@ class RunningRouter:
             await asyncio.sleep(0.01)
 
     async def until_async(
-        self, value: Callable[[], Awaitable[object]], expected: object, timeout_s: float = 5.0
+        self, value: Callable[[], Awaitable[object]], expected: object, timeout_s: float = 30.0
     ) -> None:
         deadline_s = time.monotonic() + timeout_s
         while await value() != expected:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import logging
+import time
 
+import httpx
 import pytest
 
 from tests.fakes.pipeline import words
-from tests.router.running import EMBEDDER, MODEL, RunningRouter
+from tests.router.running import EMBEDDER, MODEL, QUESTION, RunningRouter
 
 
 async def test_models_are_listed_and_shown(router: RunningRouter) -> None:
@@ -163,3 +165,53 @@ async def test_json_of_any_depth_is_answered_or_refused(router: RunningRouter) -
         answer = await router.chat(messages=[{"role": "assistant", "tool_calls": [made]}])
         statuses.add(answer.status_code)
     assert statuses <= {200, 400}
+
+
+async def test_whoever_asks_again_at_once_after_each_refusal_is_refused_later_and_others_are_not(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.admission.refusal_pace.AT_ONCE", 3)
+    monkeypatch.setattr("router.admission.refusal_pace.LONGEST_S", 0.3)
+    monkeypatch.setattr("router.admission.refusal_pace.PER_S", 0.001)
+    flood, other = [
+        {"authorization": f"Bearer {await router.new_key(await router.new_tenant(name))}"}
+        for name in ("flood", "other")
+    ]
+    router.permits.draining = True
+
+    async def refused_after_s(headers: dict[str, str]) -> float:
+        start_s = time.monotonic()
+        response = await router.http.post(
+            "/v1/chat/completions", json={"model": MODEL, "messages": QUESTION}, headers=headers
+        )
+        assert response.status_code == 503
+        return time.monotonic() - start_s
+
+    at_once = [await refused_after_s(flood) for _ in range(3)]
+    held = [await refused_after_s(flood) for _ in range(2)]
+    others = [await refused_after_s(other) for _ in range(2)]
+    assert min(held) >= 0.3
+    assert min(*at_once, *others) < 0.3
+    families = router.metrics.registry.collect()
+    held_of = [family for family in families if family.name == "inflight_held_refusals"]
+    assert [sample.value for sample in held_of[0].samples if sample.name.endswith("_total")] == [2.0]
+
+
+async def test_a_client_that_leaves_while_its_refusal_is_held_back_ends_the_request(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.admission.refusal_pace.AT_ONCE", 0)
+    monkeypatch.setattr("router.admission.refusal_pace.LONGEST_S", 60.0)
+    router.permits.draining = True
+    with pytest.raises(httpx.ReadTimeout):
+        await router.http.post(
+            "/v1/chat/completions", json={"model": MODEL, "messages": QUESTION}, timeout=0.2
+        )
+
+    def ended() -> bool:
+        requests = next(
+            each for each in router.metrics.registry.collect() if each.name == "inflight_requests"
+        )
+        return any(sample.labels.get("route") == "/v1/chat/completions" for sample in requests.samples)
+
+    await router.until(ended)

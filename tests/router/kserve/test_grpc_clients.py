@@ -291,7 +291,7 @@ async def test_a_client_that_does_not_read_is_ended_with_a_status(
     kserve: RunningKserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "Stream", partial(Stream, send_timeout_s=0.2))
-    kserve.triton.script = lambda request: [*[Reply("x" * 10_000)] * 2_000, Reply(finish="length")]
+    kserve.triton.script = lambda request: [*[Reply("x" * 10_000)] * 1_000, Reply(finish="length")]
     asked = raw_request()
     asked.inputs.add(name="stream", datatype="BOOL", shape=[1, 1]).contents.bool_contents.append(True)
     async with grpc.aio.insecure_channel(kserve.grpc_url) as channel:
