@@ -17,7 +17,14 @@ from router.openai.dialects import ChatDialect, TokenIds
 from router.openai.held_exchange import HeldExchange
 from router.openai.stored_chats import ChatKeeper, StoredDialect
 from router.request.aside import LARGE_BYTES
-from router.request.decoding import MOST_CONTAINERS, UNREADABLE, check_containers, decode_again, invalid
+from router.request.decoding import (
+    MOST_CONTAINERS,
+    UNREADABLE,
+    check_containers,
+    decode_again,
+    invalid,
+    takes_long,
+)
 from router.request.routes import Route
 from router.request.text import TextJob
 
@@ -99,7 +106,7 @@ class ChatCompletions:
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         raw, aside = exchange.request.body, self._answers.aside
-        is_large = len(raw) > LARGE_BYTES
+        is_large = takes_long(raw)
         body = await aside.run(record.tenant, decode_chat, raw) if is_large else decode_chat(raw)
         record.user = body.user or record.user
         model = self._models.find(body.model, record)
@@ -119,6 +126,7 @@ class ChatCompletions:
                 is_large = is_large or messages is not body.messages  # a few bytes may name long files
                 body = msgspec.structs.replace(body, messages=messages)
                 break
+        is_large = is_large or (len(raw) > LARGE_BYTES and not model.template.renders_quickly(body.messages))
         asked = (body, record, model, model.template, images)
         if is_large:
             calls = await aside.run(record.tenant, templated_calls, *asked)

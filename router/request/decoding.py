@@ -10,12 +10,14 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.request.aside import LARGE_BYTES
 
 Value = TypeVar("Value")
 _MOST_QUERY_FIELDS = 50
 # Each takes a hundred times the time and memory of as much text, and nothing else runs while JSON is decoded.
 MOST_CONTAINERS = 1 << 16
 _MANY = 256
+_QUICK_BYTES = 256 << 10
 SMALL_BYTES = 128 << 10
 _TOO_DEEP = b"[" * MOST_CONTAINERS
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -82,6 +84,11 @@ def check_containers(body: bytes) -> None:
     found = outside.count(b"[") + outside.count(b"{")
     if found > MOST_CONTAINERS:
         raise invalid(f"the JSON has {found} lists and objects; allowed: at most {MOST_CONTAINERS}")
+
+
+def takes_long(body: bytes) -> bool:
+    """To be decoded; a few long texts do not, up to a size: they are copied."""
+    return len(body) > LARGE_BYTES and (len(body) > _QUICK_BYTES or _has_many(body, b"{"))
 
 
 def _has_many(body: bytes, mark: bytes) -> bool:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from jinja2.nodes import Node
     from jinja2.parser import Parser
 
+    from router.core.messages import Message
+
 
 class AddedToken(msgspec.Struct, frozen=True):
     """As tokenizer.json has it."""
@@ -105,6 +107,11 @@ class ChatTemplate:
     def knows(self, name: str) -> bool:
         """Whether it has a use for a variable of this name."""
         return name in self._source
+
+    def renders_quickly(self, messages: Iterable[Message]) -> bool:
+        """Whether few texts in them might have to be marked, which takes longer than all else."""
+        marks_few = None if self._literal is None else self._literal.marks_few
+        return marks_few is None or all(marks_few(each.content) for each in messages)
 
     def render(
         self,
@@ -243,6 +250,9 @@ class _GenerationBlock(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+_FEW = 256  # are marked in half a millisecond
+
+
 class LiteralContent:
     """Marks texts in messages and tools that the tokenizer would take for a token of the template's.
 
@@ -272,6 +282,16 @@ class LiteralContent:
         written = {token.content for token in added if token.content.strip() and token.content in template}
         folds = tokenizer.normalizer is not None and any(token.normalized for token in added if token.special)
         return cls(special, written, folds) if special | written else None
+
+    def marks_few(self, content: Any) -> bool:
+        if not isinstance(content, str) or not self._first or self._folded_search is not None:
+            return content is None
+        at = -1
+        for _ in range(_FEW):
+            at = content.find(self._first, at + 1)
+            if at < 0:
+                return True
+        return False
 
     def mark(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None

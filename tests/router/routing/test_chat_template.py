@@ -8,7 +8,14 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.routing.chat_template import ChatTemplate, TemplateBroken, load_template
+from router.core.messages import Message
+from router.routing.chat_template import (
+    AddedToken,
+    ChatTemplate,
+    TemplateBroken,
+    TokenizerFile,
+    load_template,
+)
 
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -158,3 +165,12 @@ def test_the_template_of_a_processor_comes_before_that_of_its_tokenizer(tmp_path
     template = load_template(tmp_path)
     assert template is not None
     assert template.render(CHATS[0]) == "processor"
+
+
+def test_a_long_text_without_control_is_rendered_quickly_and_one_full_of_it_is_not() -> None:
+    template = ChatTemplate(
+        "{{ messages[0].content }}", None, TokenizerFile((AddedToken("<user>", special=True),))
+    )
+    long = "word " * 20_000
+    assert template.renders_quickly([Message("user", long + "<user>" * 100), Message("assistant", None)])
+    assert not template.renders_quickly([Message("user", "hi"), Message("user", "<user>" * 300)])
