@@ -17,12 +17,14 @@ def few_programs(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.config.getoption("--device") == "cuda":
         yield
         return
-    from python_backend.engine.cuda.kernels import decode_attention, matvec, prefill_attention
+    from python_backend.engine.cuda.kernels import adapters, decode_attention, matvec, prefill_attention
 
     with pytest.MonkeyPatch.context() as patch:
         for kernel in (decode_attention, prefill_attention):
             patch.setattr(kernel, "_WANTED_PROGRAMS", 2)
         patch.setattr(matvec, "_tiling", lambda *kind: matvec.MatvecTiling(64, 64, 4))
+        patch.setattr(adapters, "_CUTS", 2)
+        patch.setattr(adapters, "_LENGTH", 16)  # so that both have something to do
         yield
 
 
