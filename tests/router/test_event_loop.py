@@ -112,9 +112,10 @@ class Turns:
 
 @contextmanager
 def collector_of_a_router() -> Iterator[None]:
-    """As the server sets it; what was imported is frozen already, and stays so for the tests that follow."""
+    """As the server sets it. What is frozen stays so: no test that follows has to look through it again."""
     before = gc.get_threshold()
     gc.collect()
+    gc.freeze()
     gc.set_threshold(10_000, 20, 50)
     try:
         yield
