@@ -214,8 +214,9 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
 @pytest.mark.parametrize("guaranteed_no_evict", [False, True])
 @pytest.mark.parametrize(("depth", "window_tokens"), [(1, None), (2, None), (2, 14)])
 def test_the_engines_promises_hold_over_thousands_of_steps(
-    static_batching: bool, guaranteed_no_evict: bool, depth: int, window_tokens: int | None
+    static_batching: bool, guaranteed_no_evict: bool, depth: int, window_tokens: int | None, full: bool
 ) -> None:
+    busy_steps = 1600 if full else 400  # then come those that are still to be answered, thousands of them
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
     engine, executor = fake_engine(
         40,
@@ -232,7 +233,7 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
         window_tokens=window_tokens,
     )
     watcher = Watcher(engine, executor)
-    while len(executor.steps) < 800:
+    while len(executor.steps) < busy_steps:
         if dice.random() < 0.05:
             engine.configure(inter_token_ms={tier: dice.choice((None, 2.0, 20.0, 200.0)) for tier in Tier})
         if dice.random() < 0.3:
@@ -251,8 +252,8 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
             watcher.cancel(dice.randrange(len(watcher.requests)))
         watcher.step()
     watcher.finish()
-    assert len(watcher.requests) > 200
-    assert engine.gauges().reused_blocks > 500
+    assert len(watcher.requests) > busy_steps / 4
+    assert engine.gauges().reused_blocks > busy_steps / 2
     assert engine.gauges().recalled_blocks > 10
     assert engine.gauges().learned is not None
     assert engine.gauges().preemptions > 0 or static_batching or window_tokens

@@ -112,7 +112,7 @@ class Turns:
 
 @contextmanager
 def collector_of_a_router() -> Iterator[None]:
-    """As the server sets it: a heap full of tests is not walked through in the middle of a request."""
+    """As the server sets it. What is frozen stays so: no test that follows has to look through it again."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -121,7 +121,6 @@ def collector_of_a_router() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 @asynccontextmanager

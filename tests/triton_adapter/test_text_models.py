@@ -17,12 +17,12 @@ from python_backend.wire.stream_mark import StreamMark
 from tests.fakes.triton_stub import InferenceResponse, Request, arguments
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tokenizer(default_checkpoint: Path) -> Tokenizer:
     return Tokenizer.load(default_checkpoint)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pre(default_checkpoint: Path) -> Iterator[preprocessing.TritonPythonModel]:
     model = preprocessing.TritonPythonModel()
     model.initialize(arguments("preprocessing", {"tokenizer_dir": str(default_checkpoint)}))
@@ -31,7 +31,11 @@ def pre(default_checkpoint: Path) -> Iterator[preprocessing.TritonPythonModel]:
 
 
 @pytest.fixture
-def post(default_checkpoint: Path) -> Iterator[postprocessing.TritonPythonModel]:
+def post(
+    default_checkpoint: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[postprocessing.TritonPythonModel]:
+    """Each has streams of its own, and the tokenizer that was read once."""
+    monkeypatch.setattr(Tokenizer, "load", lambda directory: tokenizer)
     model = postprocessing.TritonPythonModel()
     model.initialize(arguments("postprocessing", {"tokenizer_dir": str(default_checkpoint)}))
     yield model

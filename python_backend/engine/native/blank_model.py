@@ -23,7 +23,24 @@ class _Begun(event.Listener):
     def on_end(self, event: Any) -> None: ...
 
 
+class _NotKept(Exception):
+    pass
+
+
 def compile_for(shape: DecoderShape, adapters: int, tell: Callable[[], None]) -> None:
     """`tell` is called whenever something is compiled indeed, and not found as it was kept."""
-    event.register("numba:compile", _Begun(tell))
-    NativeModel(shape, blank_arrays(), Format.FP32, 1, 1, 1, 1, adapters, adapters).compile()
+    with event.install_listener("numba:compile", _Begun(tell)):
+        NativeModel(shape, blank_arrays(), Format.FP32, 1, 1, 1, 1, adapters, adapters).compile()
+
+
+def load_kept(shape: DecoderShape, adapters: int) -> bool:
+    """Whether the step was compiled before; then it is loaded now."""
+
+    def give_up() -> None:
+        raise _NotKept
+
+    try:
+        compile_for(shape, adapters, give_up)
+    except _NotKept:
+        return False
+    return True

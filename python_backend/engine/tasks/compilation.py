@@ -10,14 +10,23 @@ from python_backend.engine.tasks.task import tell
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
 
     from python_backend.engine.models.decoder import DecoderShape
 
 
 class Compilation:
-    """Begins at once; `wait` tells that it compiles where it still does. What fails is tried again later."""
+    """Begins at once, unless the step is kept; `wait` tells that it compiles where it still does.
+
+    What fails is tried again later.
+    """
 
     def __init__(self, shape: DecoderShape, serves_adapters: bool = False) -> None:
+        from python_backend.engine.native.blank_model import load_kept
+
+        self._process: SpawnProcess | None = None
+        if load_kept(shape, int(serves_adapters)):
+            return
         context = multiprocessing.get_context("spawn")
         self._news, tells = context.Pipe(duplex=False)
         self._process = context.Process(
@@ -27,6 +36,8 @@ class Compilation:
         tells.close()
 
     def wait(self) -> None:
+        if self._process is None:
+            return
         with suppress(EOFError):
             self._news.recv()
             if self._process.is_alive():

@@ -8,19 +8,23 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module")
 def few_programs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The interpreter runs programs one after the other, so that attention need not be cut for many of them.
+    """For engines: the interpreter runs programs one after the other, so that many would keep nothing busy.
 
-    What attention in dozens of parts gives is tested without an engine.
+    What attention in dozens of parts and the tiles of a GPU give is tested without an engine.
     """
     if request.config.getoption("--device") == "cuda":
         yield
         return
-    from python_backend.engine.cuda.kernels import decode_attention
+    from python_backend.engine.cuda.kernels import adapters, decode_attention, matvec, prefill_attention
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_attention, "decode_splits", lambda rows, kv_heads: 2)
+        for kernel in (decode_attention, prefill_attention):
+            patch.setattr(kernel, "_WANTED_PROGRAMS", 2)
+        patch.setattr(matvec, "_tiling", lambda *kind: matvec.MatvecTiling(64, 64, 4))
+        patch.setattr(adapters, "_CUTS", 2)
+        patch.setattr(adapters, "_LENGTH", 16)  # so that both have something to do
         yield
 
 

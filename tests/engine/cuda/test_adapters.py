@@ -15,6 +15,7 @@ from tests.engine.drained import drain
 
 NEW_TOKENS = 3
 VOCABULARY = 64
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 @pytest.mark.parametrize(

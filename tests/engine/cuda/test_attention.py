@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from python_backend.engine.cuda.kernels import decode_attention as kernel
 from python_backend.engine.cuda.kernels import prefill_attention as prefill_kernel
 from python_backend.engine.cuda.kernels.decode_attention import (
     MAX_PARTS,
@@ -317,10 +316,7 @@ def test_attention_over_few_rows_is_split_and_over_many_is_not() -> None:
     assert [decode_splits(rows, 8) for rows in (1, 16, 32, 256)] == [MAX_PARTS, 2, 1, 1]
 
 
-def test_a_long_context_among_short_ones_is_cut_into_parts_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kernel, "decode_splits", decode_splits)  # other tests have fewer
+def test_a_long_context_among_short_ones_is_cut_into_parts_of_its_own() -> None:
     positions = np.array([100_000, *[600] * 31], np.int32)
     work = decode_work(np.arange(32, dtype=np.int32), positions, 8, most_work(32, 8, 200_000))
     parts = {row: int(count) for row, _, count in work.tolist() if row >= 0}

@@ -31,6 +31,8 @@ PROMPT = [3, 14, 15, 9, 26, 5, 35, 8, 9]
 
 Build = Callable[..., Engine]
 
+pytestmark = pytest.mark.usefixtures("few_programs")
+
 
 @pytest.fixture(scope="module")
 def model() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from tests.engine.checkpoints import greedy_choices, random_llama, save
 from tests.engine.cuda.engines import build_cuda_engine
 from tests.engine.drained import answers_of
 
+pytestmark = pytest.mark.usefixtures("few_programs")
 batch_sizes = st.integers(1, 2000)
 
 

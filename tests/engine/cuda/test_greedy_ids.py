@@ -31,6 +31,7 @@ FAMILIES = (
     "qwen2 moe",
     "gpt-oss",
 )
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
 @pytest.mark.parametrize("variant", FAMILIES)
