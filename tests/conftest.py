@@ -37,13 +37,13 @@ SHARING = {
     "survival": ("tests/survival/",),
     "releases": tuple(
         f"tests/stack/test_{name}.py"
-        for name in ("broken_canaries", "console", "releases", "tensor_models", "tuning")
+        for name in ("adapters", "broken_canaries", "console", "releases", "tensor_models", "tuning")
     ),
 }
 WITH_STACKS_OF_THEIR_OWN = (
     *(
         f"tests/stack/test_{name}.py"
-        for name in ("llm_runtime", "objectives", "replicas", "reviving", "split", "tracing")
+        for name in ("llm_runtime", "objectives", "replicas", "reviving", "split", "vllm_runtime")
     ),
     "tests/launcher/stack/test_stack.py",
     "tests/embeddings/test_in_triton.py",

@@ -31,6 +31,7 @@ from launcher.paths import PROJECT_ROOT
 from launcher.settings import StackSettings, load_settings, state_dir
 from launcher.stack.stop_signals import StopSignals
 from router.control.releases import records
+from router.control.releases.publisher import is_served
 from router.control.releases.records import Release, ReleaseEvent, Rollout
 from router.control.releases.states import State
 from router.control.releases.writes import set_state
@@ -41,8 +42,6 @@ from router.tenants.tenancy import open_store, tenancy_settings
 from router.triton.control import TritonControl
 from tests.conftest import Unwatched
 
-# What the store says is read by the router within that time, with a margin.
-READ_WITHIN_S = 0.8
 LOADED_WITHIN_S = 60.0
 # Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
 IN_FLIGHT = 8
@@ -137,13 +136,6 @@ class Releases:
         ]
         return found[0]
 
-    def load(self, *manifests: Manifest) -> None:
-        for manifest in manifests:
-            self.installation.releases.load(manifest.model, manifest.version)
-        for manifest in manifests:
-            self.wait_for(manifest, State.READY)
-        self.wait_until_read()
-
     def unload(self, *manifests: Manifest) -> None:
         """Nobody waits for it: it is drained first."""
         for manifest in manifests:
@@ -163,14 +155,37 @@ class Releases:
         until(lambda: self.rollout(model).state.is_over, f"the rollout of {model} is not over", limit_s)
         return self.rollout(model)
 
-    def wait_until_read(self) -> None:
-        """By the router: each reads the store for itself."""
-        time.sleep(READ_WITHIN_S)
+    def shares(self) -> dict[tuple[str, str], float]:
+        """Those of all releases that a router serves, or is to serve, as the store has them."""
+        with self.installation.releases.look() as connection:
+            splits, there = records.list_splits(connection), records.list_releases(connection)
+        named = {(model, version): split for model, split in splits.items() for version, _ in split.arms}
+        for release in there:
+            split = splits.get(release.manifest.model)
+            if split is not None and is_served(release, split):
+                named[release.manifest.model, release.version] = split
+        return {(model, str(version)): split.weight_of(version) for (model, version), split in named.items()}
 
 
 @dataclass(frozen=True)
 class ReleaseStack(Releases):
     stack: RunningStack
+
+    def load(self, *manifests: Manifest) -> None:
+        for manifest in manifests:
+            self.installation.releases.load(manifest.model, manifest.version)
+        for manifest in manifests:
+            self.wait_for(manifest, State.READY)
+        self.wait_until_read()
+
+    def wait_until_read(self) -> None:
+        """Until the router serves what the store says: it looks twice a second."""
+        until(lambda: self._served_shares() == self.shares(), "the router does not read the store", 30)
+
+    def _served_shares(self) -> dict[tuple[str, str], float]:
+        text = httpx.get(f"{self.url}/metrics", verify=False).text
+        found = re.findall(r'^inflight_release_share{model="(.+)",release="(.+)"} (\S+)$', text, re.M)
+        return {(model, release): float(share) for model, release, share in found}
 
     @property
     def url(self) -> str:
@@ -203,15 +218,12 @@ class ReleaseStack(Releases):
 
     @property
     def router(self) -> psutil.Process:
-        (found,) = (each for each in self._family() if " -m router " in " ".join(each.cmdline()))
+        (found,) = self.stack.processes(" -m router ")
         return found
 
     @property
     def tritons(self) -> list[psutil.Process]:
-        return [each for each in self._family() if each.name() == "tritonserver"]
-
-    def _family(self) -> list[psutil.Process]:
-        return psutil.Process(self.stack.process.pid).children(recursive=True)
+        return [each for each in self.stack.processes() if each.name() == "tritonserver"]
 
     @asynccontextmanager
     async def control(self) -> AsyncIterator[TritonControl]:
@@ -223,6 +235,14 @@ class ReleaseStack(Releases):
             yield control
         finally:
             await control.close()
+
+
+@contextmanager
+def releases_of(stack: RunningStack, data_dir: Path) -> Iterator[ReleaseStack]:
+    """Of a stack that was not started for that."""
+    config = stack.state_dir.parent / "inflight.toml"
+    with releases_at(config, data_dir) as found:
+        yield ReleaseStack(found.installation, found.store, config, data_dir, stack)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 MOST_TO_FAIL_S = 5.0
 # Where Triton starts three processes first, which takes 3 s, and on a busy machine up to ten times as long.
 MOST_TO_FAIL_IN_TRITON_S = 30.0
-PER_S = 6.0
+PER_S = 15.0
 ENDS_WITHIN_S = 200.0
 # Steps of the engine that compute nothing, and take four milliseconds or sixteen.
 PACED = {"inflight_runtime": "paced", "inflight_paced_cost": "4,0,0,0"}
@@ -160,8 +160,10 @@ def assert_rolled_back_under_traffic(stack: ReleaseStack, trial: Trial) -> None:
 
 
 def test_a_canary_slow_between_tokens_rolls_back_under_traffic(
-    release_stack: ReleaseStack, slow: Manifest, try_out: Try
+    release_stack: ReleaseStack, slow: Manifest, try_out: Try, full: bool
 ) -> None:
+    if not full:
+        pytest.skip("only after 15 s of traffic are latencies judged: --full")
     trial = try_out(slow, UNREHEARSED)
     assert_rolled_back_under_traffic(release_stack, trial)
     # On busy cores one that is slow between tokens is behind with its first ones too.

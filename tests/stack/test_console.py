@@ -19,6 +19,7 @@ from router.core.tenant import Role, Scope
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
 from tests.chromium import PAGES, PHONE, Watched, chromium
+from tests.stack.conftest import TinyModels
 from tests.stack.releasing import ReleaseStack
 from tests.stack.router_beside import router_beside
 
@@ -141,9 +142,10 @@ async def set_objective(watched: Watched) -> None:
 
 
 def test_who_signs_in_chats_makes_a_key_that_works_and_revokes_it_on_a_dark_phone(
-    stack: RunningStack, default_checkpoint: Path, tmp_path: Path
+    release_stack: ReleaseStack, tiny_models: TinyModels, tmp_path: Path
 ) -> None:
     """With a router of its own in front of the stack's Triton: from its first key on it needs one."""
+    stack = release_stack.stack
     with open_administration(tmp_path) as admin:
         tenant = admin.create_organisation(SYSTEM, "acme").id
         user = admin.create_user(SYSTEM, tenant, "ada", Role.OWNER, platform_admin=True)
@@ -165,7 +167,7 @@ def test_who_signs_in_chats_makes_a_key_that_works_and_revokes_it_on_a_dark_phon
             await make_and_revoke_key(watched, url, stack.model)
             assert watched.problems == []
 
-    with router_beside(stack, default_checkpoint, tmp_path) as (port, _):
+    with router_beside(stack, tiny_models.usual, tmp_path) as (port, _):
         asyncio.run(use(f"http://127.0.0.1:{port}"))
 
 
