@@ -14,7 +14,7 @@ from loadtest.chaos.plan import chosen
 
 # Those whose end does not depend on how busy the machine is; a run by hand has all of them.
 FAULTS = ("kill-engine", "drop-triton", "drop-clients", "kill-router")
-# For seconds, and with --full: test_ledger.py has a full disk too, tests/stack/test_reviving.py frozen engines.
+# With --full: test_ledger.py has a full disk too, and tests/stack/test_reviving.py a frozen engine.
 HOLDING_ON = ("freeze-engine", "full-disk")
 SEED = 22
 PATIENCE_S = 150.0  # for a machine that has other things to do: no speed is asserted here
