@@ -23,7 +23,7 @@ from tests.stack.test_recovery import run_of, settled_memory, shared_memory
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 # What a canary must show takes longer than this test should.
-UNPROVEN = ("--time-limit", "1s", "--on-timeout", "promote")
+UNPROVEN = ("--time-limit", "1s", "--on-timeout", "promote", "--no-rehearsal")
 
 KEYS = 300
 SHARE = 0.1

@@ -27,18 +27,24 @@ LONGEST_DRAIN_S = 150.0  # more than a busy machine needs for any answer of thes
 DRAINING = "test_draining.py"  # ends the stack
 
 
+def fixtures_of(item: pytest.Item) -> tuple[str, ...]:
+    return tuple(getattr(item, "fixturenames", ()))
+
+
 def turn_of(item: pytest.Item) -> tuple[bool, bool]:
-    """Those of whom something of the shared stack dies come last."""
-    return item.path.name == DRAINING, "mortal" in getattr(item, "fixturenames", ())
+    """Those in which something of the shared stack dies come last."""
+    return item.path.name == DRAINING, "mortal" in fixtures_of(item)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    places = [place for place, item in enumerate(items) if here in item.path.parents]
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
+    sharing = {id(item) for item in ours if "quick" in fixtures_of(item)}
+    places = [place for place, item in enumerate(items) if id(item) in sharing]
     ordered = sorted((items[place] for place in places), key=turn_of)
     for place, item in zip(places, ordered, strict=True):
         items[place] = item
-        item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
 
 
 @dataclass
