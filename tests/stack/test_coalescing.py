@@ -58,7 +58,7 @@ async def test_one_slow_stream_gets_each_token_as_a_chunk_of_its_own(
 ) -> None:
     """Of a release whose engine leaves time enough for each token to be sent on its own."""
     with releases_of(rapid_stack, data_dir) as releases:
-        slow = releases.add(rapid_stack.model, rapid_stack.model, **synthetic(8))
+        slow = releases.add(rapid_stack.model, rapid_stack.model, None, **synthetic(8))
         releases.load(slow)
     (pieces,) = await streamed(replace(rapid_stack, model=slow.name), 1, 15, tokenizer)
     assert len(pieces) == 15
