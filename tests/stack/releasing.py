@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 from rich.console import Console
+from sqlalchemy import Connection
 from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack
@@ -158,13 +159,21 @@ class Releases:
     def shares(self) -> dict[tuple[str, str], float]:
         """Those of all releases that a router serves, or is to serve, as the store has them."""
         with self.installation.releases.look() as connection:
-            splits, there = records.list_splits(connection), records.list_releases(connection)
+            splits, served = records.list_splits(connection), self._served(connection)
         named = {(model, version): split for model, split in splits.items() for version, _ in split.arms}
-        for release in there:
-            split = splits.get(release.manifest.model)
-            if split is not None and is_served(release, split):
-                named[release.manifest.model, release.version] = split
+        named |= {(each.manifest.model, each.version): splits[each.manifest.model] for each in served}
         return {(model, str(version)): split.weight_of(version) for (model, version), split in named.items()}
+
+    def ready(self) -> set[tuple[str, str]]:
+        """Releases that a router sends requests to, as the store has them."""
+        with self.installation.releases.look() as connection:
+            served = self._served(connection)
+        return {(each.manifest.model, str(each.version)) for each in served if each.state is State.READY}
+
+    def _served(self, connection: Connection) -> list[Release]:
+        splits, there = records.list_splits(connection), records.list_releases(connection)
+        known = [each for each in there if each.manifest.model in splits]
+        return [each for each in known if is_served(each, splits[each.manifest.model])]
 
 
 @dataclass(frozen=True)
@@ -179,13 +188,15 @@ class ReleaseStack(Releases):
         self.wait_until_read()
 
     def wait_until_read(self) -> None:
-        """Until the router serves what the store says: it looks twice a second."""
-        until(lambda: self._served_shares() == self.shares(), "the router does not read the store", 30)
+        """Until the router serves what the store says, and has found it loaded: it looks now and then."""
+        until(self._is_read, "the router does not serve what the store says", 30)
 
-    def _served_shares(self) -> dict[tuple[str, str], float]:
+    def _is_read(self) -> bool:
         text = httpx.get(f"{self.url}/metrics", verify=False).text
-        found = re.findall(r'^inflight_release_share{model="(.+)",release="(.+)"} (\S+)$', text, re.M)
-        return {(model, release): float(share) for model, release, share in found}
+        shares = re.findall(r'^inflight_release_share{model="(.+)",release="(.+)"} (\S+)$', text, re.M)
+        up = re.findall(r'^inflight_replica_up{model="(.+)",release="(.+)",replica=".+"} 1\.0$', text, re.M)
+        told = {(model, release): float(share) for model, release, share in shares}
+        return told == self.shares() and self.ready() <= set(up)
 
     @property
     def url(self) -> str:

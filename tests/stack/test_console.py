@@ -36,8 +36,6 @@ def test_a_model_is_tried_a_canary_added_watched_and_rolled_back_and_an_objectiv
     async def use() -> None:
         async with chromium(release_stack.url) as browser:
             watched = await browser.new_page()
-            for place in PAGES:
-                await watched.open(place)
             await try_a_chat(watched)
             added.append(await add_release(watched))
             await roll_out_and_back(watched, added[0])
@@ -135,7 +133,8 @@ async def compare_policies(watched: Watched) -> None:
 async def set_objective(watched: Watched) -> None:
     page = watched.page
     await watched.open("objectives")
-    await page.locator(".card", has_text="tiny").get_by_label("Set the objective of standard").click()
+    card = page.get_by_role("region", name="Objectives of tiny", exact=True)
+    await card.get_by_label("Set the objective of standard").click()
     await page.fill("dialog input >> nth=0", "30000")
     await page.click("dialog >> text=Save")
     await page.locator("tr", has_text="standard").get_by_text("30 s").wait_for()
