@@ -70,7 +70,7 @@ class Seen:
     headers_s: list[float] = field(default_factory=list)
     bodies_s: list[float] = field(default_factory=list)
     stalled_s: float = 0.0
-    were_cut_short: list[bool] = field(default_factory=list)  # bodies and stalled clients, before their time
+    ended_early: list[bool] = field(default_factory=list)  # where bodies and stalled clients were not awaited
     served: int = 0
     router_growth: int = 0
     triton_growth: int = 0
@@ -135,7 +135,7 @@ async def watch(quick: Fortress, slow: int, stalled: int, *, to_the_end: bool) -
     if to_the_end:
         seen.bodies_s, seen.stalled_s = await asyncio.gather(*bodies), await stalling
     else:
-        seen.were_cut_short = [each.done() for each in others]
+        seen.ended_early = [each.done() for each in others]
         for each in others:
             each.cancel()
         await asyncio.gather(*others, return_exceptions=True)
@@ -149,7 +149,7 @@ def seen(quick: Fortress, full: bool) -> Seen:
 
 async def test_t05_headers_and_bodies_that_trickle_in_are_ended_in_time(seen: Seen, sheet: Fortress) -> None:
     """Bodies to their end with --full alone; tests/router/http has shorter limits for them."""
-    assert not any(seen.were_cut_short)
+    assert not any(seen.ended_early)
     assert all(HEADER_S - 1 <= each <= HEADER_S + SLACK_S for each in seen.headers_s)
     assert all(BODY_S - 1 <= each <= BODY_S + SLACK_S for each in seen.bodies_s)
     assert seen.idle_cpu_share <= 0.1, "all of them together cost a tenth of a core at most"
