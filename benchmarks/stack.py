@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _START_LIMIT_S = 600.0
 _STOP_LIMIT_S = 60.0
 _HURRY_AFTER_S = 1.2  # the launcher takes what comes sooner for the same Ctrl-C
@@ -56,6 +58,11 @@ class RunningStack:
                 return float(line.rsplit(" ", 1)[1])
         raise LookupError(f"{family} {labels} is not among the metrics")
 
+    def processes(self, word: str = "") -> list[psutil.Process]:
+        """All below the launcher that live, and have the word in their command lines."""
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        return [each for each in family if (words := words_of(each)) and word in " ".join(words)]
+
     def used_blocks(self) -> float:
         return self.gauge("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")
 
@@ -80,11 +87,25 @@ class RunningStack:
             self.process.wait()
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command line; none of one that has ended, which it may do at any time."""
+    try:
+        return [] if process.status() == psutil.STATUS_ZOMBIE else process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+_held: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that nobody else is given while this process lives; servers, which reuse addresses, can have it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _held.append(held)
+    port: int = held.getsockname()[1]
+    return port
 
 
 @contextmanager

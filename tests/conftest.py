@@ -34,18 +34,19 @@ OF_STACKS = (
 
 # Files that share stacks beside the usual one, each kind for one worker; and those that share none.
 SHARING = {
-    "survival": ("tests/survival/",),
     "releases": tuple(
         f"tests/stack/test_{name}.py"
-        for name in ("broken_canaries", "console", "releases", "tensor_models", "tuning")
+        for name in ("adapters", "broken_canaries", "console", "releases", "tensor_models", "tuning")
     ),
+    "survival": ("tests/survival/",),
 }
 WITH_STACKS_OF_THEIR_OWN = (
     *(
         f"tests/stack/test_{name}.py"
-        for name in ("llm_runtime", "objectives", "replicas", "reviving", "split", "tracing")
+        for name in ("vllm_runtime", "split", "reviving", "objectives", "replicas", "llm_runtime")
     ),
     "tests/launcher/stack/test_stack.py",
+    "tests/survival/test_chaos.py",
     "tests/embeddings/test_in_triton.py",
 )
 _USUAL = "stack"

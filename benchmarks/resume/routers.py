@@ -29,9 +29,15 @@ class Router:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        self.begin()
+        self.wait_until_ready()
+
+    def begin(self) -> None:
         command = [sys.executable, "-m", "router", "--settings", str(self.settings)]
         with self.settings.with_suffix(".log").open("ab") as output:
             self.process = subprocess.Popen(command, stderr=output)
+
+    def wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + _START_LIMIT_S
         while time.monotonic() < deadline_s:
             try:
@@ -76,6 +82,8 @@ def running_routers(
             )
             router = Router(file, port)
             closing.callback(router.kill)
-            router.start()
+            router.begin()
             routers.both.append(router)
+        for router in routers.both:
+            router.wait_until_ready()
         yield routers

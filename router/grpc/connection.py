@@ -36,6 +36,8 @@ _ACK_SETTINGS = frames.frame(frames.SETTINGS, frames.ACK, 0)
 # Triton closes a connection that pings more often than every 300 s without data.
 _SILENCE_S = 310.0
 _PING_TIMEOUT_S = 20.0
+# Encrypted, Triton does not answer a goodbye, and does not stop before the connection is gone.
+_GOODBYE_S = 1.0
 _PING = frames.frame(frames.PING, 0, 0, b"inflight")
 # The kernel notices a peer whose machine is gone, long before a ping is allowed.
 _TCP_OPTIONS = (
@@ -82,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._max_calls = frames.LARGEST_STREAM_ID
         self._heard = False
         self._silence: asyncio.TimerHandle | None = None
+        self._goodbye: asyncio.TimerHandle | None = None
         self._reason = "the connection was closed"
         self.is_ready = False
         self.leaving = False
@@ -190,8 +193,9 @@ class Connection(asyncio.Protocol):
         if exc is not None:
             self._reason = f"the connection was lost: {exc}"
         self.leaving = True
-        if self._silence is not None:
-            self._silence.cancel()
+        for timer in (self._silence, self._goodbye):
+            if timer is not None:
+                timer.cancel()
         self._sender.stop()
         self._end_all()
         self._owner.lost(self, self._reason)
@@ -221,6 +225,7 @@ class Connection(asyncio.Protocol):
         self._sender.write(frames.goaway(code, message))
         self._sender.stop()
         self._transport.close()
+        self._goodbye = asyncio.get_running_loop().call_later(_GOODBYE_S, self._transport.abort)
 
     # The frames
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import os
 import secrets
@@ -54,18 +55,24 @@ def digest(presented: str, pepper: bytes) -> bytes:
 
 def load_pepper(path: Path) -> bytes:
     """Reads the secret of this installation, made on first use; without it no stored key can be tried out."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pepper = path.read_bytes()
-    else:
-        pepper = secrets.token_bytes(_PEPPER_BYTES)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(pepper)
-            file.flush()
-            os.fsync(descriptor)
+    pepper = path.read_bytes() if path.exists() else b""
+    if not pepper:
+        pepper = _made_pepper(path)
     if len(pepper) != _PEPPER_BYTES:
         raise ValueError(f"{path}: expected {_PEPPER_BYTES} bytes, found {len(pepper)}")
+    return pepper
+
+
+def _made_pepper(path: Path) -> bytes:
+    """Of several processes that start at once one makes it, and the others wait until it is written."""
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if found := file.read():
+            return found
+        pepper = secrets.token_bytes(_PEPPER_BYTES)
+        file.write(pepper)
+        file.flush()
+        os.fsync(file.fileno())
     return pepper
 
 

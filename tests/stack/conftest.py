@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,19 @@ from launcher.failure import ProcessFailed, Unusable
 from launcher.packaging.runtimes.builds import choose_build
 from launcher.packaging.runtimes.environment import install
 from router.core.manifest import Manifest
+from tests.fakes.collector import Collector, collecting
 from tests.lasting import lasting
 from tests.stack.breaking import BREAKAGES
 from tests.stack.releasing import ReleaseStack, quick_engine, releases_at, write_config
 from tests.stack.tiny_models import write_tiny_model
 
 EXACT = {"inflight_precision": "fp32"}
+STEP_TOKENS = 32
+SMALL_STEPS = {
+    "inflight_max_step_tokens": str(STEP_TOKENS),
+    "inflight_max_batch_size": "8",
+    "max_tokens_in_paged_kv_cache": "8192",
+}
 LINES_OF_A_FAILURE = 25
 
 
@@ -39,21 +45,36 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def exact_stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
-    """In fp32."""
-    engine = {**on_device, **EXACT}
-    with lasting(running_stack(engine, data_dir=data_dir, embeddings=False)) as running:
+def collector() -> Iterator[Collector]:
+    with collecting() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def steady_stack(request: pytest.FixtureRequest, device: str) -> RunningStack:
+def exact_stack(
+    collector: Collector, tiny_models: TinyModels, data_dir: Path, on_device: dict[str, str]
+) -> Iterator[RunningStack]:
+    """A tiny model in fp32, and in small steps; requests are traced that ask for it."""
+    engine = {**on_device, **EXACT, **SMALL_STEPS}
+    settings = {"otlp_endpoint": collector.url, "trace_percent": 0}
+    model = str(tiny_models.usual)
+    with lasting(running_stack(engine, model, data_dir, settings, embeddings=False)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def steady_stack(
+    request: pytest.FixtureRequest, device: str, data_dir: Path, on_device: dict[str, str]
+) -> Iterator[RunningStack]:
     """One that says the same in any company.
 
     On the CPU any does. On a GPU the order of sums depends on the batch, which in bf16 decides near ties.
     """
-    running: RunningStack = request.getfixturevalue("stack" if device == "cpu" else "exact_stack")
-    return running
+    if device == "cpu":
+        yield request.getfixturevalue("stack")
+        return
+    with lasting(running_stack({**on_device, **EXACT}, data_dir=data_dir, embeddings=False)) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -69,33 +90,35 @@ def runtimes(data_dir: Path, device: str) -> Path:
     return place
 
 
-def synthetic_stack(data_dir: Path, tokens_per_s: int, **engine: str) -> AbstractContextManager[RunningStack]:
-    """Its tokens are made up, at a pace; nothing is loaded but the tokenizer."""
-    pace = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
-    return running_stack({**pace, **engine}, data_dir=data_dir, embeddings=False)
+def synthetic(tokens_per_s: int) -> dict[str, str]:
+    """An engine whose tokens are made up, at a pace; nothing is loaded but the tokenizer."""
+    return {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
 
 
 @pytest.fixture(scope="session")
 def rapid_stack(data_dir: Path) -> Iterator[RunningStack]:
     """Faster than anybody reads, and callers are watched closely; its last test stops it."""
-    with lasting(synthetic_stack(data_dir, 20_000, cancellation_check_period_ms="1")) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def slow_stack(data_dir: Path) -> Iterator[RunningStack]:
-    """Time enough for each token to be sent on its own; its last test kills it."""
-    with lasting(synthetic_stack(data_dir, 8)) as running:
+    engine = {**synthetic(20_000), "cancellation_check_period_ms": "1"}
+    with lasting(running_stack(engine, data_dir=data_dir, embeddings=False)) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def in_transformers(default_checkpoint: Path) -> Any:
     """The default model as transformers has it."""
+    return _loaded_in_transformers(default_checkpoint / "model.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_in_transformers(tiny_models: TinyModels) -> Any:
+    return _loaded_in_transformers(tiny_models.usual)
+
+
+def _loaded_in_transformers(path: Path) -> Any:
     pytest.importorskip("transformers", reason="transformers, to compare with, is not installed here")
     from benchmarks.transformers_model import load_in_transformers
 
-    return load_in_transformers(default_checkpoint / "model.gguf")
+    return load_in_transformers(path)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 from rich.console import Console
+from sqlalchemy import Connection
 from typer.testing import CliRunner
 
 from benchmarks.stack import RunningStack
@@ -31,6 +32,7 @@ from launcher.paths import PROJECT_ROOT
 from launcher.settings import StackSettings, load_settings, state_dir
 from launcher.stack.stop_signals import StopSignals
 from router.control.releases import records
+from router.control.releases.publisher import is_served
 from router.control.releases.records import Release, ReleaseEvent, Rollout
 from router.control.releases.states import State
 from router.control.releases.writes import set_state
@@ -41,8 +43,6 @@ from router.tenants.tenancy import open_store, tenancy_settings
 from router.triton.control import TritonControl
 from tests.conftest import Unwatched
 
-# What the store says is read by the router within that time, with a margin.
-READ_WITHIN_S = 0.8
 LOADED_WITHIN_S = 60.0
 # Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
 IN_FLIGHT = 8
@@ -137,13 +137,6 @@ class Releases:
         ]
         return found[0]
 
-    def load(self, *manifests: Manifest) -> None:
-        for manifest in manifests:
-            self.installation.releases.load(manifest.model, manifest.version)
-        for manifest in manifests:
-            self.wait_for(manifest, State.READY)
-        self.wait_until_read()
-
     def unload(self, *manifests: Manifest) -> None:
         """Nobody waits for it: it is drained first."""
         for manifest in manifests:
@@ -163,14 +156,47 @@ class Releases:
         until(lambda: self.rollout(model).state.is_over, f"the rollout of {model} is not over", limit_s)
         return self.rollout(model)
 
-    def wait_until_read(self) -> None:
-        """By the router: each reads the store for itself."""
-        time.sleep(READ_WITHIN_S)
+    def shares(self) -> dict[tuple[str, str], float]:
+        """Those of all releases that a router serves, or is to serve, as the store has them."""
+        with self.installation.releases.look() as connection:
+            splits, served = records.list_splits(connection), self._served(connection)
+        named = {(model, version): split for model, split in splits.items() for version, _ in split.arms}
+        named |= {(each.manifest.model, each.version): splits[each.manifest.model] for each in served}
+        return {(model, str(version)): split.weight_of(version) for (model, version), split in named.items()}
+
+    def ready(self) -> set[tuple[str, str]]:
+        """Releases that a router sends requests to, as the store has them."""
+        with self.installation.releases.look() as connection:
+            served = self._served(connection)
+        return {(each.manifest.model, str(each.version)) for each in served if each.state is State.READY}
+
+    def _served(self, connection: Connection) -> list[Release]:
+        splits, there = records.list_splits(connection), records.list_releases(connection)
+        known = [each for each in there if each.manifest.model in splits]
+        return [each for each in known if is_served(each, splits[each.manifest.model])]
 
 
 @dataclass(frozen=True)
 class ReleaseStack(Releases):
     stack: RunningStack
+
+    def load(self, *manifests: Manifest) -> None:
+        for manifest in manifests:
+            self.installation.releases.load(manifest.model, manifest.version)
+        for manifest in manifests:
+            self.wait_for(manifest, State.READY)
+        self.wait_until_read()
+
+    def wait_until_read(self) -> None:
+        """Until the router serves what the store says, and has found it loaded: it looks now and then."""
+        until(self._is_read, "the router does not serve what the store says", 30)
+
+    def _is_read(self) -> bool:
+        text = httpx.get(f"{self.url}/metrics", verify=False).text
+        shares = re.findall(r'^inflight_release_share{model="(.+)",release="(.+)"} (\S+)$', text, re.M)
+        up = re.findall(r'^inflight_replica_up{model="(.+)",release="(.+)",replica=".+"} 1\.0$', text, re.M)
+        told = {(model, release): float(share) for model, release, share in shares}
+        return told == self.shares() and self.ready() <= set(up)
 
     @property
     def url(self) -> str:
@@ -203,15 +229,12 @@ class ReleaseStack(Releases):
 
     @property
     def router(self) -> psutil.Process:
-        (found,) = (each for each in self._family() if " -m router " in " ".join(each.cmdline()))
+        (found,) = self.stack.processes(" -m router ")
         return found
 
     @property
     def tritons(self) -> list[psutil.Process]:
-        return [each for each in self._family() if each.name() == "tritonserver"]
-
-    def _family(self) -> list[psutil.Process]:
-        return psutil.Process(self.stack.process.pid).children(recursive=True)
+        return [each for each in self.stack.processes() if each.name() == "tritonserver"]
 
     @asynccontextmanager
     async def control(self) -> AsyncIterator[TritonControl]:
@@ -223,6 +246,14 @@ class ReleaseStack(Releases):
             yield control
         finally:
             await control.close()
+
+
+@contextmanager
+def releases_of(stack: RunningStack, data_dir: Path) -> Iterator[ReleaseStack]:
+    """Of a stack that was not started for that."""
+    config = stack.state_dir.parent / "inflight.toml"
+    with releases_at(config, data_dir) as found:
+        yield ReleaseStack(found.installation, found.store, config, data_dir, stack)
 
 
 @contextmanager
@@ -272,34 +303,3 @@ def rewrite(path: Path, content: str | bytes) -> None:
     """A file of a release, which nobody may write to."""
     path.unlink(missing_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-DOUBLER_CONFIG = """
-name: "doubler"
-backend: "python"
-max_batch_size: 8
-input [ { name: "x", data_type: TYPE_FP32, dims: [ 1 ] } ]
-output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]
-"""
-DOUBLER = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [self.answer(pb_utils.get_input_tensor_by_name(request, "x")) for request in requests]
-
-    def answer(self, x):
-        y = (x.as_numpy() * FACTOR).astype(np.float32)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", y)])
-"""
-
-
-def write_multiplier(directory: Path, factors: Mapping[int, int]) -> Path:
-    """A user's Triton model whose versions multiply by different numbers."""
-    for version, factor in factors.items():
-        (directory / str(version)).mkdir(parents=True)
-        (directory / str(version) / "model.py").write_text(DOUBLER.replace("FACTOR", str(factor)))
-    (directory / "config.pbtxt").write_text(DOUBLER_CONFIG)
-    return directory

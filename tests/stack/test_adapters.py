@@ -8,7 +8,6 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import psutil
 import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
@@ -50,8 +49,7 @@ def command(stack: ReleaseStack, *words: str, code: int = 0) -> str:
 
 
 def engines(stack: ReleaseStack) -> set[int]:
-    children = psutil.Process(stack.stack.process.pid).children(recursive=True)
-    return {each.pid for each in children if "engine.process.main" in " ".join(each.cmdline())}
+    return {each.pid for each in stack.stack.processes("engine.process.main")}
 
 
 def listed(stack: ReleaseStack) -> dict[str, dict[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
+from tests.stack.conftest import synthetic
+from tests.stack.releasing import releases_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -51,7 +54,11 @@ async def test_tokens_of_many_rapid_streams_arrive_complete_and_in_order(
 
 
 async def test_one_slow_stream_gets_each_token_as_a_chunk_of_its_own(
-    slow_stack: RunningStack, tokenizer: Tokenizer
+    rapid_stack: RunningStack, data_dir: Path, tokenizer: Tokenizer
 ) -> None:
-    (pieces,) = await streamed(slow_stack, 1, 15, tokenizer)
+    """Of a release whose engine leaves time enough for each token to be sent on its own."""
+    with releases_of(rapid_stack, data_dir) as releases:
+        slow = releases.add(rapid_stack.model, rapid_stack.model, None, **synthetic(8))
+        releases.load(slow)
+    (pieces,) = await streamed(replace(rapid_stack, model=slow.name), 1, 15, tokenizer)
     assert len(pieces) == 15

@@ -19,6 +19,7 @@ from router.core.tenant import Role, Scope
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
 from tests.chromium import PAGES, PHONE, Watched, chromium
+from tests.stack.conftest import TinyModels
 from tests.stack.releasing import ReleaseStack
 from tests.stack.router_beside import router_beside
 
@@ -35,8 +36,6 @@ def test_a_model_is_tried_a_canary_added_watched_and_rolled_back_and_an_objectiv
     async def use() -> None:
         async with chromium(release_stack.url) as browser:
             watched = await browser.new_page()
-            for place in PAGES:
-                await watched.open(place)
             await try_a_chat(watched)
             added.append(await add_release(watched))
             await roll_out_and_back(watched, added[0])
@@ -134,16 +133,18 @@ async def compare_policies(watched: Watched) -> None:
 async def set_objective(watched: Watched) -> None:
     page = watched.page
     await watched.open("objectives")
-    await page.locator(".card", has_text="tiny").get_by_label("Set the objective of standard").click()
+    card = page.get_by_role("region", name="Objectives of tiny", exact=True)
+    await card.get_by_label("Set the objective of standard").click()
     await page.fill("dialog input >> nth=0", "30000")
     await page.click("dialog >> text=Save")
     await page.locator("tr", has_text="standard").get_by_text("30 s").wait_for()
 
 
 def test_who_signs_in_chats_makes_a_key_that_works_and_revokes_it_on_a_dark_phone(
-    stack: RunningStack, default_checkpoint: Path, tmp_path: Path
+    release_stack: ReleaseStack, tiny_models: TinyModels, tmp_path: Path
 ) -> None:
     """With a router of its own in front of the stack's Triton: from its first key on it needs one."""
+    stack = release_stack.stack
     with open_administration(tmp_path) as admin:
         tenant = admin.create_organisation(SYSTEM, "acme").id
         user = admin.create_user(SYSTEM, tenant, "ada", Role.OWNER, platform_admin=True)
@@ -165,7 +166,7 @@ def test_who_signs_in_chats_makes_a_key_that_works_and_revokes_it_on_a_dark_phon
             await make_and_revoke_key(watched, url, stack.model)
             assert watched.problems == []
 
-    with router_beside(stack, default_checkpoint, tmp_path) as (port, _):
+    with router_beside(stack, tiny_models.usual, tmp_path) as (port, _):
         asyncio.run(use(f"http://127.0.0.1:{port}"))
 
 

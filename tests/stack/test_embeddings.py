@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import numpy as np
 import openai
-import psutil
 import pytest
 
 from benchmarks.stack import RunningStack
@@ -107,11 +106,7 @@ async def test_an_embedding_model_is_listed_ready_and_distinct_from_text_models(
 async def test_a_killed_embeddings_process_comes_back_while_text_goes_on(
     stack: RunningStack, client: openai.AsyncOpenAI
 ) -> None:
-    (stub,) = (
-        process
-        for process in psutil.Process(stack.process.pid).children(recursive=True)
-        if "/embeddings/1/model.py" in " ".join(process.cmdline()[1:2])
-    )
+    (stub,) = stack.processes("/embeddings/1/model.py")
     stub.kill()
     deadline_s = time.monotonic() + 60
     while "The embeddings model is back." not in stack.output():

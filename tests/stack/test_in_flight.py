@@ -1,28 +1,19 @@
-"""Short requests do not wait for a long one; under static batching they do."""
+"""Short requests do not wait for a long one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from benchmarks.stack import RunningStack, running_stack
+from benchmarks.stack import RunningStack
 from tests.stack.triton_calls import TritonCalls, build_request
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 SHORT_REQUESTS, SHORT_TOKENS = 15, 8
 PROMPT = list(range(1000, 1012))
-
-
-@pytest.fixture(scope="module")
-def static_stack(stack: RunningStack, data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
-    """The usual model once more, with static batching."""
-    with running_stack({**on_device, "gpt_model_type": "V1"}, data_dir=data_dir, embeddings=False) as static:
-        yield static
 
 
 @dataclass
@@ -70,19 +61,3 @@ async def test_short_requests_end_before_the_long_one_is_a_quarter_done(
     race = await run_race(stack, long_tokens)
     assert max(race.when_first_round_ended) < long_tokens / 4
     assert max(race.when_second_round_ended) < long_tokens / 2
-
-
-async def test_static_batching_makes_late_short_requests_wait_for_the_straggler(
-    static_stack: RunningStack, long_answer_tokens: int
-) -> None:
-    """One parameter changed: what arrives after the batch has formed waits until all of it has ended."""
-    long_tokens = long_answer_tokens // 4
-    race = await run_race(static_stack, long_tokens)
-    assert max(race.when_second_round_ended) == long_tokens
-
-
-def test_a_second_start_packs_and_compiles_nothing(stack: RunningStack, static_stack: RunningStack) -> None:
-    """The first one may have had to; what it made is found again, so that a start takes seconds."""
-    said = static_stack.output()
-    assert "Inflight is ready" in said
-    assert not [label for label in ("Packing", "Compiling") if label in said], said

@@ -74,11 +74,6 @@ def steady_stack(stack: RunningStack) -> RunningStack:
 
 
 @pytest.fixture(scope="module")
-def exact_stack(stack: RunningStack) -> RunningStack:
-    return stack
-
-
-@pytest.fixture(scope="module")
 def long_answer_tokens() -> int:
     return 1500
 

@@ -19,10 +19,11 @@ from router.core.manifest import Manifest
 from router.routing.split import Sticky
 from tests.stack.conftest import TinyModels
 from tests.stack.releasing import IN_FLIGHT, ReleaseStack, until
+from tests.stack.test_recovery import run_of, settled_memory, shared_memory
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 # What a canary must show takes longer than this test should.
-UNPROVEN = ("--time-limit", "1s", "--on-timeout", "promote")
+UNPROVEN = ("--time-limit", "1s", "--on-timeout", "promote", "--no-rehearsal")
 
 KEYS = 300
 SHARE = 0.1
@@ -85,7 +86,7 @@ def test_a_release_is_added_rolled_out_and_rolled_back_and_no_request_fails(
         assert release_stack.state(canary) is State.READY
     assert running.errors == []
     assert {each.release for each in running.answered} == {"1", str(canary.version)}
-    assert {each.release for each in running.answered[before + 5 :]} == {"1"}
+    assert {each.release for each in running.answered[before + IN_FLIGHT :]} == {"1"}
     happened = [(each.what, each.reason) for each in reversed(release_stack.history("tiny"))]
     assert [what for what, _ in happened if what in ("canary", "advance", "promote", "rollback")][-5:] == [
         "canary",
@@ -101,12 +102,14 @@ def test_a_release_is_added_rolled_out_and_rolled_back_and_no_request_fails(
 def test_a_split_is_kept_and_every_key_stays_in_its_arm_over_a_restart(
     release_stack: ReleaseStack, other_words: Manifest
 ) -> None:
-    arms = [(other_words.version, SHARE), (1, 1 - SHARE)]
-    split = release_stack.installation.releases.set_split("tiny", arms, Sticky.CONVERSATION, None)
     with release_stack.store.begin() as connection:
         bump(release_stack.store, connection)
+        split = records.find_split(connection, "tiny")
+        assert split is not None
         # A salt by chance would fail this test by chance.
         put_split(release_stack.store, connection, replace(split, salt="the same in each run"))
+    arms = [(other_words.version, SHARE), (1, 1 - SHARE)]
+    release_stack.installation.releases.set_split("tiny", arms, Sticky.CONVERSATION, None)
     release_stack.wait_until_read()
     before = asyncio.run(arms_of(release_stack, range(KEYS)))
     in_arm = sum(release == str(other_words.version) for release in before.values())
@@ -148,11 +151,21 @@ async def arms_of(stack: ReleaseStack, keys: range) -> dict[int, str]:
     return found
 
 
+@pytest.fixture
+def twin(release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manifest]:
+    """A release that says what the first one says; nothing is left of it once it is unloaded."""
+    made = release_stack.add("tiny", tiny_models.usual)
+    before = settled_memory(release_stack.stack)
+    release_stack.load(made)
+    yield made
+    release_stack.unload(made)
+    release_stack.wait_for(made, State.UNLOADED)
+    until(lambda: shared_memory(run_of(release_stack.stack)) <= before, "its memory is still there", 30)
+
+
 def test_a_shadow_is_compared_and_never_answers(
-    release_stack: ReleaseStack, other_words: Manifest, tiny_models: TinyModels
+    release_stack: ReleaseStack, other_words: Manifest, twin: Manifest
 ) -> None:
-    twin = release_stack.add("tiny", tiny_models.usual)
-    release_stack.load(twin)
     expected = release_stack.ask("tiny@1")
     for shadow, outcome in ((other_words, "different"), (twin, "equal")):
         labels = {"model": "tiny", "release": str(shadow.version), "outcome": outcome}
@@ -168,4 +181,3 @@ def test_a_shadow_is_compared_and_never_answers(
 
         until(is_compared, f"{shadow.name} was not compared", 30)
     release_stack.command("split", "tiny", "1=100%")
-    release_stack.unload(twin)

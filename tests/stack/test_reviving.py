@@ -15,13 +15,15 @@ import httpx
 import psutil
 import pytest
 
-from benchmarks.stack import RunningStack, running_stack
+from benchmarks.stack import RunningStack, running_stack, words_of
+from tests.stack.conftest import synthetic
+from tests.stack.test_recovery import family, run_of, shared_memory
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 STREAMS = 8
 # At this pace all answers together take some seconds, so they are under way when something happens to them.
-ENGINE = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": "400"}
+ENGINE = synthetic(400)
 ANSWER_TOKENS = 100
 NOTICED_WITHIN_S = 5.0 + 5.0
 # The processes of this engine load in about two seconds; a busy machine takes several times as long.
@@ -56,17 +58,14 @@ def client(stack: RunningStack) -> httpx.AsyncClient:
 
 
 def triton_of(stack: RunningStack) -> psutil.Process:
-    family = psutil.Process(stack.process.pid).children(recursive=True)
-    (triton,) = (member for member in family if member.name() == "tritonserver")
+    (triton,) = (member for member in stack.processes() if member.name() == "tritonserver")
     return triton
 
 
 def process_of(stack: RunningStack, model: str) -> psutil.Process:
     """The one that runs a model now; those that are dead or frozen do not count."""
     for member in triton_of(stack).children():
-        if member.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED):
-            continue
-        if f"/{model}/" in " ".join(member.cmdline()[1:2]):
+        if f"/{model}/" in " ".join(words_of(member)[1:2]) and member.status() != psutil.STATUS_STOPPED:
             return member
     raise LookupError(model)
 
@@ -206,7 +205,7 @@ async def test_the_launcher_leaves_reviving_to_the_router(own_stack: RunningStac
 async def test_streams_of_the_only_server_go_on_when_it_was_started_again(
     own_stack: RunningStack, answers: list[str], figure: Callable[[str], None]
 ) -> None:
-    """The last one: after it all that was watched above is new."""
+    """After it all that was watched above is new."""
     async with client(own_stack) as http:
         begun = [asyncio.Event() for _ in range(STREAMS)]
         running = [
@@ -226,3 +225,14 @@ async def test_streams_of_the_only_server_go_on_when_it_was_started_again(
         assert await asyncio.gather(*running) == [*answers, answers[0]]
     assert triton_of(own_stack).pid != died.pid
     figure(f"the only server: all whole {time.monotonic() - killed_s:.0f} s after it died")
+
+
+def test_killed_processes_leave_nothing_behind(own_stack: RunningStack) -> None:
+    """The last one: it stops the stack."""
+    members, run = family(own_stack), run_of(own_stack)
+    for member in members:
+        if member.name() in ("tritonserver", "triton_python_b"):
+            member.send_signal(signal.SIGKILL)
+    assert own_stack.stop() == 0
+    assert not [member for member in members if member.is_running()]
+    assert not shared_memory(run)

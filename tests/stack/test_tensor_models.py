@@ -23,7 +23,8 @@ from router.control.releases.records import RolloutState
 from router.core.manifest import Manifest
 from tests.embeddings.test_decoders import write_reranker
 from tests.router.kserve.asking import grpc_input, http_input
-from tests.stack.releasing import IN_FLIGHT, LOADED_WITHIN_S, ReleaseStack, until, write_multiplier
+from tests.stack.multiplier import write_multiplier
+from tests.stack.releasing import IN_FLIGHT, LOADED_WITHIN_S, ReleaseStack, until
 from tests.triton_adapter.onnx_files import write_onnx
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import pytest
 
-from benchmarks.stack import RunningStack, running_stack
-from tests.fakes.collector import SERVER, Collector, Seen, children, collecting
-from tests.stack.conftest import TinyModels
-from tests.stack.releasing import quick_engine, until
+from benchmarks.stack import RunningStack
+from tests.fakes.collector import SERVER, Collector, Seen, children
+from tests.stack.conftest import STEP_TOKENS
+from tests.stack.releasing import until
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-STEP_TOKENS = 32
 
 
 @dataclass(frozen=True)
@@ -25,14 +22,9 @@ class TracedStack:
     collector: Collector
 
 
-@pytest.fixture(scope="module")
-def traced(tiny_models: TinyModels, data_dir: Path) -> Iterator[TracedStack]:
-    engine = {**quick_engine(), "inflight_max_step_tokens": str(STEP_TOKENS), "inflight_max_batch_size": "8"}
-    with collecting() as collector:
-        settings = {"otlp_endpoint": collector.url, "trace_percent": 0}
-        model = str(tiny_models.usual)
-        with running_stack(engine, model, data_dir, settings, embeddings=False) as stack:
-            yield TracedStack(stack, collector)
+@pytest.fixture
+def traced(exact_stack: RunningStack, collector: Collector) -> TracedStack:
+    return TracedStack(exact_stack, collector)
 
 
 def ask(traced: TracedStack, words: int, max_tokens: int, **headers: str) -> float:
@@ -70,7 +62,12 @@ def test_one_trace_has_the_request_its_stages_and_the_engines_steps(traced: Trac
     ask(traced, 10, 3)  # one without a traceparent, of which no one is traced here
     took_s = ask(traced, 100, 20, traceparent=f"00-{TRACE}-{SPAN}-01")
     collector = traced.collector
-    until(lambda: steps_in(collector.spans) >= 4 + 19, "the spans did not come", 20)
+
+    def have_come() -> bool:
+        spans = list(collector.spans)
+        return steps_in(spans) >= 4 + 19 and any(span.kind == SERVER for span in spans)
+
+    until(have_come, "the spans did not come", 20)
     spans = list(collector.spans)
     assert {span.trace_id for span in spans} == {TRACE}
 

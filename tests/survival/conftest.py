@@ -23,18 +23,28 @@ from router.tenants.tenancy import open_administration
 from tests.lasting import lasting
 
 TOKENS_PER_S = 8_000
-MORTAL_TOKENS_PER_S = 5_000
 LONGEST_DRAIN_S = 150.0  # more than a busy machine needs for any answer of these tests
-LAST = "test_draining.py"  # stops the stack that it shares with those before it
+DRAINING = "test_draining.py"  # ends the stack
+
+
+def fixtures_of(item: pytest.Item) -> tuple[str, ...]:
+    return tuple(getattr(item, "fixturenames", ()))
+
+
+def turn_of(item: pytest.Item) -> tuple[bool, bool]:
+    """Those in which something of the shared stack dies come last."""
+    return item.path.name == DRAINING, "mortal" in fixtures_of(item)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    places = [place for place, item in enumerate(items) if here in item.path.parents]
-    ordered = sorted((items[place] for place in places), key=lambda item: item.path.name == LAST)
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
+    sharing = {id(item) for item in ours if "quick" in fixtures_of(item)}
+    places = [place for place, item in enumerate(items) if id(item) in sharing]
+    ordered = sorted((items[place] for place in places), key=turn_of)
     for place, item in zip(places, ordered, strict=True):
         items[place] = item
-        item.add_marker(pytest.mark.timeout(900 if config.getoption("--full") else 180))
 
 
 @dataclass
@@ -59,7 +69,7 @@ class Fortress:
         return psutil.Process(self.stack.process.pid).children(recursive=True)
 
     def process(self, word: str) -> psutil.Process:
-        (found,) = (each for each in self.processes() if word in " ".join(each.cmdline()))
+        (found,) = self.stack.processes(word)
         return found
 
     @property
@@ -153,15 +163,13 @@ def cpu_of(process: psutil.Process) -> float:
 
 
 @contextmanager
-def fortress(
-    folder: Path, data_dir: Path, tokenizer: Tokenizer, tokens_per_s: int = TOKENS_PER_S
-) -> Iterator[Fortress]:
+def fortress(folder: Path, data_dir: Path, tokenizer: Tokenizer) -> Iterator[Fortress]:
     state_dir = folder / "state"
     with open_administration(state_dir) as admin:
         tenant = admin.create_organisation(SYSTEM, "acme")
         user = admin.create_user(SYSTEM, tenant.id, "ann", Role.MEMBER)
         _, key = admin.create_key(SYSTEM, tenant.id, user.id, "laptop")
-    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(tokens_per_s)}
+    engine = {"inflight_runtime": "synthetic", "inflight_synthetic_tokens_per_s": str(TOKENS_PER_S)}
     settings = {"state_dir": str(state_dir), "metrics_open": True}
     with running_stack(
         engine, data_dir=data_dir, router_settings=settings, embeddings=False, drain_timeout_s=LONGEST_DRAIN_S
@@ -183,16 +191,12 @@ def quick(
 
 
 @pytest.fixture(scope="session")
-def mortal(
-    tmp_path_factory: pytest.TempPathFactory, data_dir: Path, tokenizer: Tokenizer
-) -> Iterator[Fortress]:
-    """One whose router is killed, and which is stopped in the middle of everything at last."""
-    folder = tmp_path_factory.mktemp("mortal")
-    with lasting(fortress(folder, data_dir, tokenizer, MORTAL_TOKENS_PER_S)) as running:
-        yield running
+def mortal(quick: Fortress) -> Fortress:
+    """For tests that kill its router, and then stop it in the middle of everything."""
+    return quick
 
 
-async def until(condition: object, what: str, limit_s: float = 5.0) -> None:
+async def until(condition: object, what: str, limit_s: float = 30.0) -> None:
     """Waits for a value of a coroutine function to become true; asks ever less often, for asking is work."""
     deadline_s, pause_s = time.monotonic() + limit_s, 0.05
     while not await condition():  # type: ignore[operator]  # any coroutine function

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import grpc
+import psutil
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -55,6 +58,26 @@ async def test_both_sides_of_one_secret_trust_each_other(tmp_path: Path) -> None
     client_files = Authority(SECRET).write_for_client(tmp_path / "another")
     async with serving(server_files) as server:
         assert await is_let_in(server.url, shown(client_files))
+
+
+async def test_a_closed_connection_is_soon_gone_though_the_server_answers_no_goodbye(tmp_path: Path) -> None:
+    """Or a Triton that routers have left would not stop before half a minute has passed."""
+    server_files = Authority(SECRET).write_for_server(tmp_path / "one machine")
+    client_files = Authority(SECRET).write_for_client(tmp_path / "another")
+    async with serving(server_files) as server:
+
+        def is_connected() -> bool:
+            ours = psutil.Process().net_connections("tcp")
+            return any(each.raddr and each.raddr.port == server.port for each in ours)
+
+        control = TritonControl(server.url, tls=shown(client_files))
+        assert await control.is_alive()
+        assert is_connected()
+        await control.close()
+        deadline_s = time.monotonic() + 10
+        while is_connected():
+            assert time.monotonic() < deadline_s, "the connection is still there"
+            await asyncio.sleep(0.05)
 
 
 async def test_nobody_gets_in_without_a_certificate_of_the_secret(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import fcntl
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,6 +149,17 @@ def test_the_pepper_is_created_once_and_readable_by_its_owner_alone(tmp_path: Pa
     path.write_bytes(b"short")
     with pytest.raises(ValueError, match="expected 32 bytes, found 5"):
         keys.load_pepper(path)
+
+
+def test_who_starts_while_another_makes_the_pepper_gets_the_same_one(tmp_path: Path) -> None:
+    path = tmp_path / "pepper"
+    with path.open("wb") as being_made, ThreadPoolExecutor(1) as another:
+        fcntl.flock(being_made, fcntl.LOCK_EX)
+        waiting = another.submit(keys.load_pepper, path)
+        assert not wait([waiting], 0.05).done
+        being_made.write(b"p" * 32)
+        being_made.close()
+        assert waiting.result(10) == b"p" * 32
 
 
 def test_the_same_key_has_another_digest_under_another_pepper() -> None:
