@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,42 +14,36 @@ from deploy.compose_file import ROOT
 from deploy.compose_file import compose as read_compose
 from launcher.stack.router_process import longest_stop_s
 from launcher.stack.triton_services import UNLOAD_TIMEOUT_S
-from tests.kubectl import kubectl
+from tests.deploy.kubernetes.chart import CHART, OPTIONAL, Object, comparable, objects_of, rendered
+from tests.kubernetes_programs import run
 
-KUBERNETES = ROOT / "deploy" / "kubernetes"
-OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
-COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
+OVERLAYS = sorted(path.name for path in (CHART / "overlays").iterdir())
 # Of others' operators: their schemas are not among Kubernetes's own.
 CUSTOM = {"ServiceMonitor", "ScaledObject", "HTTPRoute", "InferencePool"}
 NEWEST_API = "1.34"
 
-Object = dict[str, Any]
-
 
 @cache
 def built(place: Path) -> tuple[Object, ...]:
-    # It ends before its memory would have to be tidied up, which takes a quarter of the time.
-    quick = {**os.environ, "GOGC": "off"}
-    command = [*kubectl(), "kustomize", str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=quick)
+    done = run("kubectl", "kustomize", place)
     assert done.returncode == 0, done.stderr
-    return tuple(each for each in yaml.safe_load_all(done.stdout) if each)
+    return objects_of(done.stdout)
 
 
 def overlay(name: str) -> tuple[Object, ...]:
-    return built(KUBERNETES / "overlays" / name)
+    return built(CHART / "overlays" / name)
 
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Object, ...]:
-    """The largest overlay with every component, as somebody's own overlay would have them."""
+    """Several nodes and every component, as somebody's own overlay would have them."""
     place = tmp_path_factory.mktemp("own")
-    parts = [os.path.relpath(KUBERNETES / "components" / name, place) for name in COMPONENTS]
+    parts = [os.path.relpath(CHART / "components" / name, place) for name in OPTIONAL]
     whole = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [os.path.relpath(KUBERNETES / "overlays" / "ha", place)],
-        "components": [part for part in parts if not part.endswith(("/gpu", "/one-node"))],
+        "resources": [os.path.relpath(CHART / "overlays" / "split", place)],
+        "components": parts,
     }
     (place / "kustomization.yaml").write_text(yaml.safe_dump(whole))
     return built(place)
@@ -75,7 +67,7 @@ def named(objects: tuple[Object, ...], kind: str, name: str) -> Object:
 
 
 def test_every_object_is_what_the_api_takes(everything: tuple[Object, ...]) -> None:
-    """Of the largest overlay with all components, and what the smallest has of its own."""
+    """Of several nodes with all components, and what the smallest overlay has of its own."""
     validate = pytest.importorskip("kubernetes_validate").validate
     kinds = {each["kind"] for each in everything}
     assert kinds >= {*CUSTOM, "HorizontalPodAutoscaler", "Ingress", "PodDisruptionBudget"}
@@ -93,6 +85,19 @@ def test_the_api_would_refuse_a_field_that_does_not_exist() -> None:
 
 def test_every_object_is_in_the_namespace_of_the_pods_it_is_about(everything: tuple[Object, ...]) -> None:
     assert {each["metadata"].get("namespace") for each in everything} == {"inflight"}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_chart_with_an_overlays_values_gives_the_overlays_objects(name: str) -> None:
+    assert comparable(rendered(CHART / "overlays" / name / "values.yaml")) == comparable(overlay(name))
+
+
+def test_the_chart_with_every_component_gives_what_kustomize_does(
+    everything: tuple[Object, ...], tmp_path: Path
+) -> None:
+    chosen = tmp_path / "values.yaml"
+    chosen.write_text(yaml.safe_dump({"components": OPTIONAL}))
+    assert comparable(rendered(CHART / "overlays/split/values.yaml", chosen)) == comparable(everything)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
