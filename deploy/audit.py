@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
-# By `make install`, and by `inflight runtime install vllm` from a bundle. Their versions differ: each by itself.
+# By `make install`, and by `inflight runtime install vllm` from a bundle; in versions that differ.
 FILES = ("requirements.hashes", "requirements-vllm.hashes")
 _TIMEOUT_S = 120
 
