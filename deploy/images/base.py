@@ -52,7 +52,7 @@ GPU_NAME = stand_in("tritonserver", NAME, LAID_OUT)
 
 def make_stand_in(buildah: Buildah, prefix: Path | None) -> str:
     """Once: one that is there is used again."""
-    if NAME in buildah.ask("images", "--format", "{{.Name}}:{{.Tag}}").split():
+    if buildah.has(NAME):
         return NAME
     prefix = prefix or find_python()
     with tempfile.TemporaryDirectory(prefix="inflight-base-") as folder:
@@ -65,16 +65,12 @@ def make_stand_in(buildah: Buildah, prefix: Path | None) -> str:
         for part in ("bin", "lib"):
             shutil.copytree(prefix / part, python / "usr/local" / part, symlinks=True, ignore=ignored)
         move_scripts(python / "usr/local/bin")
-        container = buildah.ask("from", "scratch")
-        try:
+        with buildah.changed("scratch", NAME) as container:
             buildah.ask("add", "--quiet", container, system, "/")
             buildah.ask("copy", "--quiet", container, f"{python}/", "/")
             buildah.ask("run", "--isolation=chroot", container, "--", "ldconfig")
             path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
             buildah.ask("config", "--env", path, "--cmd", "python3", container)
-            buildah.ask("commit", "--quiet", container, NAME)
-        finally:
-            buildah.ask("rm", container)
     return NAME
 
 
@@ -87,15 +83,10 @@ def move_scripts(folder: Path) -> None:
 
 
 def make_gpu_base(buildah: Buildah, python_image: str) -> str:
-    if GPU_NAME in buildah.ask("images", "--format", "{{.Name}}:{{.Tag}}").split():
-        return GPU_NAME
-    container = buildah.ask("from", "--pull-never", python_image)
-    try:
-        run = ("run", "--isolation=chroot", *buildah.authorities, container, "--")
-        buildah.ask(*run, "sh", "-c", LAID_OUT)
-        buildah.ask("commit", "--quiet", container, GPU_NAME)
-    finally:
-        buildah.ask("rm", container)
+    if not buildah.has(GPU_NAME):
+        with buildah.changed(python_image, GPU_NAME) as container:
+            run = ("run", "--isolation=chroot", *buildah.authorities, container, "--")
+            buildah.ask(*run, "sh", "-c", LAID_OUT)
     return GPU_NAME
 
 
