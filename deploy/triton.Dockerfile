@@ -1,10 +1,5 @@
 # NVIDIA's Triton and our engine; another base has TensorRT-LLM or vLLM as well. Built by docker-compose.yml.
 ARG BASE=nvcr.io/nvidia/tritonserver:26.07-py3
-FROM ${BASE} AS tools
-COPY requirements.lock /opt/
-RUN PIP_CONSTRAINT= python3 -m pip install --no-cache-dir --target /opt/tools -c /opt/requirements.lock \
-        cyclonedx-python-lib
-
 FROM ${BASE}
 LABEL org.opencontainers.image.title="inflight-triton" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -24,10 +19,9 @@ COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY deploy deploy
 # numba is for CPUs; Triton's server is the image's. TensorRT-LLM 1.2 brings triton-lang 3.5, and our kernels need
 # more: without it the engine would find no GPU that it can use. The image's own constraints for pip would forbid.
-RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools --mount=type=cache,target=/root/.cache/pip \
-    INSTALLER="python -m pip" PIP_CONSTRAINT= sh deploy/fill_image.sh --extra postgres --extra redis \
-        --extra buckets --extra oci --keep-installed --without nvidia-pytriton --without numba --without numpy \
-        --also 'torch>=2.6' --also 'triton>=3.6'
+RUN --mount=type=cache,target=/root/.cache INSTALLER="python -m pip" PIP_CONSTRAINT= sh deploy/fill_image.sh \
+        --extra postgres --extra redis --extra buckets --extra oci --keep-installed \
+        --without nvidia-pytriton --without numba --without numpy --also 'torch>=2.6' --also 'triton>=3.6'
 COPY . .
 RUN python -m compileall -q .
 WORKDIR /etc/inflight

@@ -84,9 +84,8 @@ def move_scripts(folder: Path) -> None:
 
 def make_gpu_base(buildah: Buildah, python_image: str) -> str:
     if not buildah.has(GPU_NAME):
-        with buildah.changed(python_image, GPU_NAME) as container:
-            run = ("run", "--isolation=chroot", *buildah.authorities, container, "--")
-            buildah.ask(*run, "sh", "-c", LAID_OUT)
+        with buildah.changed(python_image, GPU_NAME) as container, buildah.authorities() as trusted:
+            buildah.ask("run", "--isolation=chroot", *trusted, container, "--", "sh", "-c", LAID_OUT)
     return GPU_NAME
 
 

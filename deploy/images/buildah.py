@@ -29,15 +29,15 @@ class Buildah:
         if shutil.which("buildah") is None:
             raise SystemExit("buildah is missing: apt-get install buildah mmdebstrap")
 
-        self._folder = tempfile.TemporaryDirectory(prefix="inflight-settings-")
-
-    @property
-    def authorities(self) -> list[str]:
-        mounted = {TRUSTED: Path(TRUSTED)}
-        for place, text in SETTINGS.items():
-            mounted[place] = Path(self._folder.name, Path(place).name)
-            mounted[place].write_text(text)
-        return [f"--volume={file}:{place}:ro" for place, file in mounted.items()]
+    @contextmanager
+    def authorities(self) -> Iterator[list[str]]:
+        """Whom this machine trusts, as options of a command that runs others inside."""
+        with tempfile.TemporaryDirectory(prefix="inflight-settings-") as folder:
+            mounted = {TRUSTED: Path(TRUSTED)}
+            for place, text in SETTINGS.items():
+                mounted[place] = Path(folder, Path(place).name)
+                mounted[place].write_text(text)
+            yield [f"--volume={file}:{place}:ro" for place, file in mounted.items()]
 
     def ask(self, *words: str | Path) -> str:
         return subprocess.run(
@@ -59,8 +59,9 @@ class Buildah:
         target = ["--target", build["target"]] if "target" in build else []
         # Layers that nothing has changed for are used again: packages while their versions are the same.
         where = ["--isolation=chroot", f"--label={LABEL}={mark}", "--layers", "--pull-never", "--quiet"]
-        words = [*where, *self.authorities, *given, *target, "-f", build["dockerfile"], "-t", image]
-        self.ask("bud", *words, build["context"])
+        words = [*where, *given, *target, "-f", build["dockerfile"], "-t", image]
+        with self.authorities() as trusted:
+            self.ask("bud", *words, *trusted, build["context"])
         return image
 
     def id_of(self, image: str) -> str:

@@ -13,6 +13,7 @@ from deploy.images import containers, servers
 from deploy.images.base import make_stand_in
 from deploy.images.buildah import Buildah
 from deploy.images.exercise import exercise
+from deploy.images.podman import ulimits
 from tests.debian import debian_packages
 from tests.stack.tiny_models import write_tiny_model
 
@@ -31,8 +32,9 @@ def buildah() -> Buildah:
 def stand_ins(buildah: Buildah) -> dict[str, str]:
     """For the servers of others; skips the test where podman can run none, with what it says."""
     made = servers.make_servers(buildah)
-    words = ("run", "--rm", "--network=podman", f"--volume={servers.PROGRAMS}", servers.IMAGE, "true")
-    tried = subprocess.run(["podman", *containers.HERE, *words], capture_output=True, text=True, check=False)
+    options = ("--rm", "--network=podman", f"--volume={servers.PROGRAMS}", *ulimits({}))
+    command = ["podman", *containers.HERE, "run", *options, servers.IMAGE, "true"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"podman runs no container here: {tried.stderr.strip()[-600:]}")
     return made
