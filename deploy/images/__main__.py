@@ -1,6 +1,6 @@
 """Builds the images of docker-compose.yml without Docker, and says what is in them: python -m deploy.images.
 
-By buildah, in a chroot, as root, on Debian: `apt-get install buildah mmdebstrap`. Unless an image of Python
+By buildah, in a chroot, as root, on Debian: `apt-get install buildah`. Unless an image of Python
 is named, a stand-in for the official one is made of Debian's packages and this machine's CPython 3.12. With
 --serve they are run as well, by podman, beside PostgreSQL, Redis and Prometheus of Debian's packages.
 """

@@ -27,7 +27,7 @@ PARTS = "opt/inflight/sbom.cdx.json"
 class Buildah:
     def __init__(self) -> None:
         if shutil.which("buildah") is None:
-            raise SystemExit("buildah is missing: apt-get install buildah mmdebstrap")
+            raise SystemExit("buildah is missing: apt-get install buildah")
 
     @contextmanager
     def authorities(self) -> Iterator[list[str]]:

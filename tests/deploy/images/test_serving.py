@@ -10,7 +10,7 @@ import pytest
 
 from deploy.compose_file import compose
 from deploy.images import containers, servers
-from deploy.images.base import make_stand_in
+from deploy.images.base import LIBRARIES, make_stand_in
 from deploy.images.buildah import Buildah
 from deploy.images.exercise import exercise
 from deploy.images.podman import ulimits
@@ -24,7 +24,7 @@ OURS = ("router", "triton-cpu")
 def buildah() -> Buildah:
     if os.geteuid():
         pytest.skip("images are built by buildah and run by podman, as root")
-    debian_packages("buildah", "mmdebstrap", *containers.PACKAGES, *servers.PACKAGES)
+    debian_packages("buildah", *LIBRARIES, *containers.PACKAGES, *servers.PACKAGES)
     return Buildah()
 
 
