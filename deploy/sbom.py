@@ -45,13 +45,17 @@ class Part:
         return cls(metadata["Name"], metadata["Version"], known, sha256)
 
 
+def metadata_of(wheel: Path) -> Message:
+    """Its own: some, like setuptools, contain those of others."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return BytesParser().parsebytes(archive.read(min(names, key=lambda name: name.count("/"))))
+
+
 def parts_of_wheels(wheels: Iterable[Path]) -> list[Part]:
     parts = []
     for wheel in wheels:
-        with zipfile.ZipFile(wheel) as archive:
-            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-            metadata = BytesParser().parsebytes(archive.read(name))
-        parts.append(Part.of(metadata, hashlib.sha256(wheel.read_bytes()).hexdigest()))
+        parts.append(Part.of(metadata_of(wheel), hashlib.sha256(wheel.read_bytes()).hexdigest()))
     return parts
 
 

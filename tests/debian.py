@@ -43,6 +43,18 @@ def debian_program(package: str, program: str) -> Path:
         give_up(f"{program} of the Debian package {package} is not on this machine: {error}")
 
 
+def debian_packages(*packages: str) -> None:
+    """Installs those that are missing; skips the test where they cannot be had, and fails it in CI."""
+    try:
+        with _alone():
+            shown = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n", *packages)
+            known = subprocess.run(shown, capture_output=True, text=True, check=False).stdout.splitlines()
+            if missing := [each for each in packages if f"installed {each}" not in known]:
+                install(*missing)
+    except (Unobtainable, OSError, subprocess.TimeoutExpired) as error:
+        give_up(f"these Debian packages are not on this machine: {', '.join(packages)}: {error}")
+
+
 def give_up(reason: str) -> NoReturn:
     """A test that cannot be run here is skipped; in CI nobody would notice that."""
     if os.environ.get("CI"):
@@ -72,9 +84,9 @@ def _fetched(package: str, program: str) -> Path:
     return found
 
 
-def install(package: str) -> None:
+def install(*packages: str) -> None:
     """For root. The lists of packages may be missing or old: then they are fetched, once."""
-    command = (*_APT, "install", "-y", "--no-install-recommends", package)
+    command = (*_APT, "install", "-y", "--no-install-recommends", *packages)
     with _no_services():
         try:
             _run(command)

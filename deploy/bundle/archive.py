@@ -6,17 +6,13 @@ import hashlib
 import io
 import lzma
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 _DICTIONARY_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
-# Most of it is machine code, which the first filter makes more alike.
-_FILTERS = (
-    {"id": lzma.FILTER_X86},
-    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": _DICTIONARY_BYTES},
-)
+_THOROUGH, _QUICK = 9, 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ def write_archive(
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     with (
-        lzma.open(partial, "wb", filters=_FILTERS) as packed,
+        lzma.open(partial, "wb", filters=_filters(members)) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for path in sorted(members, key=_likeness):
@@ -43,6 +39,13 @@ def write_archive(
             advance(len(content))
     partial.replace(target)
     return sha256(target)
+
+
+def _filters(paths: Iterable[PurePosixPath]) -> list[dict[str, int]]:
+    """Most is machine code, which the first makes more alike. Wheels are packed already."""
+    preset = _QUICK if any(path.suffix == ".whl" for path in paths) else _THOROUGH
+    packing = {"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": _DICTIONARY_BYTES}
+    return [{"id": lzma.FILTER_X86}, packing]
 
 
 def _likeness(path: PurePosixPath) -> tuple[str, str]:

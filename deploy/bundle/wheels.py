@@ -9,13 +9,13 @@ import sys
 import zipfile
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from email.parser import BytesParser
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from deploy.bundle.selection import LEFT_OUT, WITHOUT_DEPENDENCIES
+from deploy.sbom import metadata_of
 
 # Triton's wheel is built against glibc 2.35.
 _NEWEST_GLIBC = 35
@@ -125,7 +125,10 @@ class Wheelhouse:
                 self._download(missing)
                 wheels.update({_name(path): path for path in sorted(self._directory.glob("*.whl"))})
 
-        visit(requirements, self._target, fetch, lambda name: required_by(wheels[name]), self._left_out)
+        def requires(name: str) -> list[str]:
+            return metadata_of(wheels[name]).get_all("Requires-Dist", [])
+
+        visit(requirements, self._target, fetch, requires, self._left_out)
         return [wheels[name] for name in sorted(wheels)]
 
     def _download(self, requirements: list[Requirement]) -> None:
@@ -155,12 +158,6 @@ def check_hashes(wheels: Iterable[Path], hashes: Path) -> None:
 
 def _name(wheel: Path) -> str:
     return parse_wheel_filename(wheel.name)[0]
-
-
-def required_by(wheel: Path) -> list[str]:
-    with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return BytesParser().parsebytes(archive.read(metadata)).get_all("Requires-Dist", [])
 
 
 def files_of(wheel: Path) -> Iterator[tuple[PurePosixPath, zipfile.ZipInfo]]:

@@ -1,6 +1,6 @@
 """Builds the images of docker-compose.yml without Docker, and says what is in them: python -m deploy.images.
 
-By buildah, in a chroot, as root, on Debian: `apt-get install buildah mmdebstrap`. Unless an image of Python
+By buildah, in a chroot, as root, on Debian: `apt-get install buildah`. Unless an image of Python
 is named, a stand-in for the official one is made of Debian's packages and this machine's CPython 3.12. With
 --serve they are run as well, by podman, beside PostgreSQL, Redis and Prometheus of Debian's packages.
 """
@@ -37,9 +37,8 @@ def main() -> None:
     if not told.no_build:
         base = told.python_image or make_stand_in(buildah, told.python)
         for name in told.only or BUILT_HERE:
-            figures["images"][name] = newer(
-                figures["images"].get(name), built(buildah, name, base, told.into)
-            )
+            before = figures["images"].get(name, {})
+            figures["images"][name] = built(buildah, name, base, told.into, before)
             kept.write_text(json.dumps(figures, indent=2) + "\n")
     if told.serve:
         model = resolve_checkpoint(told.model, StackSettings().data_dir, StackConsole())
@@ -69,19 +68,20 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def built(buildah: Buildah, name: str, python_image: str, into: Path) -> dict[str, Any]:
+def built(
+    buildah: Buildah, name: str, python_image: str, into: Path, before: dict[str, Any]
+) -> dict[str, Any]:
+    """Figures of an image that is the same as before are those of before: it took as long as it took."""
     base = make_gpu_base(buildah, python_image) if name == "triton" else python_image
     began_s = time.monotonic()
     image = buildah.build(compose()["services"][name], {"PYTHON_IMAGE": base, "BASE": base})
     took_s = time.monotonic() - began_s
-    figures = {"built_in_s": round(took_s, 1), **buildah.describe(image, into / f"{name}.cdx.json")}
+    if before.get("id") == buildah.id_of(image):
+        return before
+    described = buildah.describe(image, into / f"{name}.cdx.json")
+    figures = {"id": buildah.id_of(image), "built_in_s": round(took_s, 1), **described}
     print(f"{name}: {json.dumps(figures)}", flush=True)
     return figures
-
-
-def newer(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
-    """An image that was there already took as long as when it was built."""
-    return before if before is not None and before["digest"] == now["digest"] else now
 
 
 if __name__ == "__main__":

@@ -1,27 +1,29 @@
 """Stand-ins for what images are built on: Python's official image, and NVIDIA's with Triton.
 
-The first is Debian's packages and a CPython 3.12 of this machine; the second that one with Triton's server of
-the PyPI wheel at its place, numpy, and a torch of which there is only the name and the version: as much as
-an image can be built on. It computes on no GPU.
+The first is Debian's packages and a CPython 3.12, both of this machine; the second that one with Triton's
+server of the PyPI wheel at its place, numpy, and a torch of which there is only the name and the version: as
+much as an image can be built on. It computes on no GPU.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from deploy.images.system import write_system
 
 if TYPE_CHECKING:
     from deploy.images.buildah import Buildah
 
 LIBRARIES = (
     *("ca-certificates", "libssl3", "libffi8", "libsqlite3-0", "zlib1g", "libbz2-1.0", "liblzma5"),
-    *("libreadline8", "libncursesw6", "libuuid1", "libexpat1", "netbase", "tzdata"),
+    *("libreadline8", "libncursesw6", "libuuid1", "libexpat1", "netbase", "passwd", "tzdata"),
 )
-LEFT_OUT = ("doc", "man", "locale", "info")
+# What packages do when they are installed, as far as it is missed.
+SETTLED = "for each in passwd group; do cp /usr/share/base-passwd/$each.master /etc/$each; done; ldconfig"
 # What NVIDIA's images have, as their own packages; without torch's libraries for a GPU, which are gigabytes.
 LAID_OUT = """
 set -eu
@@ -46,35 +48,28 @@ def stand_in(name: str, *recipe: object) -> str:
     return f"localhost/{name}:stand-in-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:8]}"
 
 
-NAME = stand_in("python", LIBRARIES, LEFT_OUT, OF_PYTHON)
+NAME = stand_in("python", LIBRARIES, SETTLED, OF_PYTHON)
 GPU_NAME = stand_in("tritonserver", NAME, LAID_OUT)
 
 
 def make_stand_in(buildah: Buildah, prefix: Path | None) -> str:
     """Once: one that is there is used again."""
-    if NAME in buildah.ask("images", "--format", "{{.Name}}:{{.Tag}}").split():
+    if buildah.has(NAME):
         return NAME
     prefix = prefix or find_python()
     with tempfile.TemporaryDirectory(prefix="inflight-base-") as folder:
         system, python = Path(folder, "system.tar"), Path(folder, "python")
-        without = [f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in LEFT_OUT]
-        packages = f"--include={','.join(LIBRARIES)}"
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", packages, *without, "bookworm", str(system)]
-        subprocess.run(command, check=True)
+        write_system(LIBRARIES, system)
         ignored = shutil.ignore_patterns("__pycache__", "*.a", "config-3*", *OF_PYTHON)
         for part in ("bin", "lib"):
             shutil.copytree(prefix / part, python / "usr/local" / part, symlinks=True, ignore=ignored)
         move_scripts(python / "usr/local/bin")
-        container = buildah.ask("from", "scratch")
-        try:
+        with buildah.changed("scratch", NAME) as container:
             buildah.ask("add", "--quiet", container, system, "/")
             buildah.ask("copy", "--quiet", container, f"{python}/", "/")
-            buildah.ask("run", "--isolation=chroot", container, "--", "ldconfig")
+            buildah.ask("run", "--isolation=chroot", container, "--", "sh", "-c", SETTLED)
             path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
             buildah.ask("config", "--env", path, "--cmd", "python3", container)
-            buildah.ask("commit", "--quiet", container, NAME)
-        finally:
-            buildah.ask("rm", container)
     return NAME
 
 
@@ -87,15 +82,9 @@ def move_scripts(folder: Path) -> None:
 
 
 def make_gpu_base(buildah: Buildah, python_image: str) -> str:
-    if GPU_NAME in buildah.ask("images", "--format", "{{.Name}}:{{.Tag}}").split():
-        return GPU_NAME
-    container = buildah.ask("from", "--pull-never", python_image)
-    try:
-        run = ("run", "--isolation=chroot", *buildah.authorities, container, "--")
-        buildah.ask(*run, "sh", "-c", LAID_OUT)
-        buildah.ask("commit", "--quiet", container, GPU_NAME)
-    finally:
-        buildah.ask("rm", container)
+    if not buildah.has(GPU_NAME):
+        with buildah.changed(python_image, GPU_NAME) as container, buildah.authorities() as trusted:
+            buildah.ask("run", "--isolation=chroot", *trusted, container, "--", "sh", "-c", LAID_OUT)
     return GPU_NAME
 
 

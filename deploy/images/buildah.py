@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,47 +15,60 @@ from deploy.images.sources import LABEL, mark_of_sources
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# pip inside trusts whom this machine trusts; one in a virtual environment has to be told.
+# pip and uv inside trust whom this machine trusts, and have to be told.
 TRUSTED = "/etc/ssl/certs"
-PIP_SETTINGS = f"[global]\ncert = {TRUSTED}/ca-certificates.crt\n"
+SETTINGS = {
+    "/etc/pip.conf": f"[global]\ncert = {TRUSTED}/ca-certificates.crt\n",
+    "/etc/uv/uv.toml": "system-certs = true\n",
+}
 PARTS = "opt/inflight/sbom.cdx.json"
 
 
 class Buildah:
     def __init__(self) -> None:
         if shutil.which("buildah") is None:
-            raise SystemExit("buildah is missing: apt-get install buildah mmdebstrap")
+            raise SystemExit("buildah is missing: apt-get install buildah")
 
-        self._settings = tempfile.NamedTemporaryFile("w", prefix="inflight-pip-", suffix=".conf")  # noqa: SIM115
-        self._settings.write(PIP_SETTINGS)
-        self._settings.flush()
-        Path(self._settings.name).chmod(0o644)
-
-    @property
-    def authorities(self) -> list[str]:
-        return [f"--volume={TRUSTED}:{TRUSTED}:ro", f"--volume={self._settings.name}:/etc/pip.conf:ro"]
+    @contextmanager
+    def authorities(self) -> Iterator[list[str]]:
+        """Whom this machine trusts, as options of a command that runs others inside."""
+        with tempfile.TemporaryDirectory(prefix="inflight-settings-") as folder:
+            mounted = {TRUSTED: Path(TRUSTED)}
+            for place, text in SETTINGS.items():
+                mounted[place] = Path(folder, Path(place).name)
+                mounted[place].write_text(text)
+            yield [f"--volume={file}:{place}:ro" for place, file in mounted.items()]
 
     def ask(self, *words: str | Path) -> str:
         return subprocess.run(
             ["buildah", *words], check=True, stdout=subprocess.PIPE, text=True
         ).stdout.strip()
 
+    def has(self, image: str) -> bool:
+        return image in self.ask("images", "--format", "{{.Name}}:{{.Tag}}").split()
+
     def build(self, service: Mapping[str, Any], arguments: Mapping[str, str]) -> str:
-        """An image of docker-compose.yml, under the name that it has there."""
+        """An image of docker-compose.yml, under its name there; one of the same sources is kept."""
         build, image = service["build"], f"localhost/{service['image']}"
         given = [
             f"--build-arg={name}={arguments[name]}" for name in build.get("args", {}) if name in arguments
         ]
+        mark = mark_of_sources(*given)
+        if self.has(image) and self._inspect(image, f'{{{{index .OCIv1.Config.Labels "{LABEL}"}}}}') == mark:
+            return image
         target = ["--target", build["target"]] if "target" in build else []
         # Layers that nothing has changed for are used again: packages while their versions are the same.
-        label = f"--label={LABEL}={mark_of_sources()}"
-        where = ["--isolation=chroot", label, "--layers", "--pull-never", *self.authorities, "--quiet"]
-        self.ask("bud", *where, *given, *target, "-f", build["dockerfile"], "-t", image, build["context"])
+        where = ["--isolation=chroot", f"--label={LABEL}={mark}", "--layers", "--pull-never", "--quiet"]
+        words = [*where, *given, *target, "-f", build["dockerfile"], "-t", image]
+        with self.authorities() as trusted:
+            self.ask("bud", *words, *trusted, build["context"])
         return image
+
+    def id_of(self, image: str) -> str:
+        return self._inspect(image, "{{.FromImageID}}")
 
     def describe(self, image: str, parts_into: Path) -> dict[str, Any]:
         """Sizes in MB, unpacked and as a registry keeps it, the digest, and its list of parts."""
-        began_s = time.monotonic()
         with self.container(image) as (_, root):
             unpacked = subprocess.run(
                 ["du", "-sm", root], check=True, stdout=subprocess.PIPE, text=True
@@ -72,7 +84,6 @@ class Buildah:
             "packed_mb": round(packed / 1e6),
             "packages": len(parts),
             "digest": digest,
-            "described_in_s": round(time.monotonic() - began_s, 1),
         }
 
     @contextmanager
@@ -83,3 +94,16 @@ class Buildah:
             yield name, Path(self.ask("mount", name))
         finally:
             self.ask("rm", name)
+
+    @contextmanager
+    def changed(self, base: str, image: str) -> Iterator[str]:
+        """A container of the first, which is committed as the second."""
+        name = self.ask("from", "--pull-never", base)
+        try:
+            yield name
+            self.ask("commit", "--quiet", name, image)
+        finally:
+            self.ask("rm", name)
+
+    def _inspect(self, image: str, template: str) -> str:
+        return self.ask("inspect", "--type=image", f"--format={template}", image)

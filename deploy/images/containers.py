@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploy.compose_file import ROOT, compose, example_environment
 from deploy.images.podman import Project
+from deploy.images.servers import with_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -137,7 +138,8 @@ def opened(settings: Mapping[str, str], name: str = NAME) -> Iterator[Containers
         subprocess.run(
             ["sh", ROOT / "deploy/compose/setup.sh", folder], check=True, stdout=subprocess.DEVNULL
         )
-        containers = Containers(Project(name, folder, compose({**example_environment(), **settings})))
+        whole = with_programs(compose({**example_environment(), **settings}))
+        containers = Containers(Project(name, folder, whole))
         _clear(containers)
         try:
             for network, told in containers.project.compose["networks"].items():

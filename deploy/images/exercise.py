@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PORTS = ("INFLIGHT_HTTP_PORT", "INFLIGHT_GRPC_PORT", "PROMETHEUS_PORT", "LOCUST_PORT")
-ORDER = ("postgres", "redis", "triton-cpu", "router", "prometheus")
+NEEDED = ("postgres", "redis", "triton-cpu", "router")
+ORDER = (*NEEDED, "prometheus")
 # What the docs promise while one of them restarts: what is not here goes on as if nothing happened.
 MAY_REFUSE = frozenset({"router", "triton-cpu"})
 # For so long answers that have begun wait for the only Triton.
@@ -35,7 +36,10 @@ SETTLED_CHATS = 8
 
 
 def exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool = True) -> dict[str, Any]:
-    """With a model of this machine, a folder or a .gguf file, as docs/deploy.md mounts it. Raises Failed."""
+    """With a model of this machine, a folder or a .gguf file, as docs/deploy.md mounts it. Raises Failed.
+
+    Whole or not, a chat is answered; Prometheus, restarts, the canary and Locust come with the whole of it.
+    """
     with tempfile.TemporaryDirectory(prefix="inflight-models-") as folder:
         return _exercise(name, readable_copy(name, model, Path(folder)), servers, whole=whole)
 
@@ -62,7 +66,7 @@ def _exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool
     }
     with opened(settings) as containers, ExitStack() as closing:
         began_s = time.monotonic()
-        containers.up(*ORDER)
+        containers.up(*(ORDER if whole else NEEDED))
         containers.wait_healthy("router")
         figures: dict[str, Any] = {"ready_after_s": round(time.monotonic() - began_s, 1)}
         print(f"all containers are up: {figures['ready_after_s']} s", flush=True)
@@ -73,10 +77,10 @@ def _exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool
             raise Failed(f"a chat was {how}: {answer}\n{containers.log('router')[-4000:]}")
         print(f"a chat is answered: {answer!r}", flush=True)
         figures["answered"] = answer
-        for each in ORDER:
-            containers.wait_healthy(each)
-        wait_scraped(containers)
         if whole:
+            for each in ORDER:
+                containers.wait_healthy(each)
+            wait_scraped(containers)
             with load.running():
                 figures["restarts"] = {each: restart(containers, load, each) for each in ORDER}
                 figures["canary"] = canary(containers, load, name, f"/models/{model.name}")

@@ -139,7 +139,11 @@ def _sizes(service: Mapping[str, Any]) -> Iterator[str]:
     if "shm_size" in service:
         yield f"--shm-size={service['shm_size'].removesuffix('b')}"
     yield f"--pids-limit={service['pids_limit']}"
-    for name, limit in {**USUAL, **service.get("ulimits", {})}.items():
+    yield from ulimits(service.get("ulimits", {}))
+
+
+def ulimits(wanted: Mapping[str, Any]) -> Iterator[str]:
+    for name, limit in {**USUAL, **wanted}.items():
         soft, hard = (limit["soft"], limit["hard"]) if isinstance(limit, dict) else (limit, limit)
         yield f"--ulimit={name}={allowed(name, soft)}:{allowed(name, hard)}"
 

@@ -1,27 +1,41 @@
-"""Stand-ins for the images of PostgreSQL, Redis and Prometheus, of Debian's packages: one root for all three.
+"""A stand-in for the images of PostgreSQL, Redis and Prometheus: this machine's, of Debian's packages.
 
-Users, places and the way to start are those of the images that docker-compose.yml names, so that its words
-for them work. Debian has no Grafana.
+It has the users, places and ways to start of the images that docker-compose.yml names, so that its words for
+them work. The programs are in this machine's /usr, which is mounted. Debian has no Grafana.
 """
 
 from __future__ import annotations
 
-import subprocess
+import io
+import tarfile
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploy.images.base import stand_in
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deploy.images.buildah import Buildah
 
-PACKAGES = ("postgresql", "redis-server", "prometheus", "wget", "ca-certificates")
-# As PostgreSQL's own image does at its first start: a database, its user, and a password for others.
-POSTGRES = """#!/bin/sh
+# Each with a file that it has.
+PACKAGES = {
+    "postgresql": "/usr/share/postgresql",
+    "redis-server": "/usr/bin/redis-server",
+    "prometheus": "/usr/bin/prometheus",
+    "wget": "/usr/bin/wget",
+}
+PROGRAMS = "/usr:/usr:ro"
+# The images of Redis and Prometheus are told a command, and options. PostgreSQL's is told nothing: when it is
+# first started it makes a database, its user, and a password for others.
+START = """#!/bin/sh
 set -eu
-PATH=$(echo /usr/lib/postgresql/*/bin):$PATH
-export PATH PGDATA=/var/lib/postgresql/data
+case ${1:-} in
+    --*) exec prometheus "$@" ;;
+    ?*) exec "$@" ;;
+esac
+export PGDATA=/var/lib/postgresql/data
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
     initdb --username="$POSTGRES_USER" --pwfile="$POSTGRES_PASSWORD_FILE" --auth-local=trust \\
         --auth-host=scram-sha-256 --encoding=UTF8 --locale=C.UTF-8
@@ -32,63 +46,58 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
 fi
 exec postgres -c listen_addresses='*'
 """
-# uid and gid are those of the images.
-SETUP = """
-usermod --uid 999 postgres && groupmod --gid 999 postgres
-install -d -o 999 -g 999 -m 700 /var/lib/postgresql/data
-install -d -o 65534 -g 65534 /prometheus
-ln -s /usr/lib/postgresql/*/bin/pg_isready /usr/local/bin/pg_isready
-chmod 755 /usr/local/bin/start-postgres /etc/redis /etc/prometheus
-rm -rf /var/lib/postgresql/[0-9]* /var/lib/redis /var/lib/prometheus /usr/share/doc /usr/share/man
+USERS = """root:x:0:0::/:/bin/sh
+postgres:x:999:999::/var/lib/postgresql:/bin/sh
+nobody:x:65534:65534::/:/bin/sh
 """
-# As PostgreSQL's image has it: from its second start on a tmpfs has the mode of the place it is mounted at.
-# By itself, because mmdebstrap leaves nothing in /run.
-SOCKETS = ("install", "-d", "-o", "999", "-g", "999", "-m", "3777", "/run/postgresql")
-RECIPE = (PACKAGES, POSTGRES, SETUP)
-ROOT = stand_in("servers", *RECIPE)
-STARTED_BY = {
-    "POSTGRES_IMAGE": (stand_in("postgres", *RECIPE, SOCKETS), "/usr/local/bin/start-postgres"),
-    "REDIS_IMAGE": (stand_in("redis", *RECIPE), ""),
-    "PROMETHEUS_IMAGE": (stand_in("prometheus", *RECIPE), "/usr/bin/prometheus"),
+FILES = {"start": START, "etc/passwd": USERS}
+LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "var/run": "/run"}
+# Whose, and their mode. From its second start on a tmpfs has the mode of the place it is mounted at.
+PLACES = {
+    **dict.fromkeys(("usr", "etc/redis", "etc/prometheus", "proc", "sys", "dev", "run"), (0, 0o755)),
+    "tmp": (0, 0o1777),
+    "run/postgresql": (999, 0o3777),
+    "var/lib/postgresql/data": (999, 0o700),
+    "prometheus": (65534, 0o755),
 }
+IMAGE = stand_in("servers", FILES, LINKS, PLACES)
+VARIABLES = ("POSTGRES_IMAGE", "REDIS_IMAGE", "PROMETHEUS_IMAGE")
 
 
 def make_servers(buildah: Buildah) -> dict[str, str]:
-    """The images by the variables that name them in docker-compose.yml; those that are there are kept."""
-    named = {variable: image for variable, (image, _) in STARTED_BY.items()}
-    there = set(buildah.ask("images", "--format", "{{.Name}}:{{.Tag}}").split())
-    if set(named.values()) <= there:
-        return named
-    if ROOT not in there:
-        _make_root(buildah)
-    for image, start in STARTED_BY.values():
-        entry = ("config", "--entrypoint", f'["{start}"]' if start else "[]", "{}")
-        _commit(buildah, ROOT, image, ("run", "--isolation=chroot", "{}", "--", *SOCKETS), entry)
-    return named
+    """The image by the variables that name it in docker-compose.yml; one that is there is kept."""
+    if missing := [name for name, file in PACKAGES.items() if not Path(file).exists()]:
+        raise SystemExit(f"missing on this machine: apt-get install {' '.join(missing)}")
+    if not buildah.has(IMAGE):
+        path = ":".join((*map(str, Path("/usr/lib/postgresql").glob("*/bin")), "/usr/bin", "/usr/sbin"))
+        with tempfile.TemporaryDirectory(prefix="inflight-servers-") as folder:
+            system = Path(folder, "system.tar")
+            write_system(system)
+            with buildah.changed("scratch", IMAGE) as container:
+                buildah.ask("add", "--quiet", container, system, "/")
+                buildah.ask("config", "--entrypoint", '["/start"]', "--env", f"PATH={path}", container)
+    return dict.fromkeys(VARIABLES, IMAGE)
 
 
-def _make_root(buildah: Buildah) -> None:
-    with tempfile.TemporaryDirectory(prefix="inflight-servers-") as folder:
-        system, script = Path(folder, "system.tar"), Path(folder, "start-postgres")
-        script.write_text(POSTGRES)
-        script.chmod(0o755)
-        hooks = (f"upload {script} /usr/local/bin/start-postgres", f'chroot "$1" sh -euc {_quoted(SETUP)}')
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
-        command += [f"--customize-hook={hook}" for hook in hooks]
-        subprocess.run([*command, "bookworm", str(system)], check=True)
-        _commit(buildah, "scratch", ROOT, ("add", "--quiet", "{}", system, "/"))
+def write_system(into: Path) -> None:
+    with tarfile.open(into, "w") as archive:
+        for name, (owner, mode) in PLACES.items():
+            place = tarfile.TarInfo(name)
+            place.type, place.mode, place.uid, place.gid = tarfile.DIRTYPE, mode, owner, owner
+            archive.addfile(place)
+        for name, target in LINKS.items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            archive.addfile(link)
+        for name, text in FILES.items():
+            file = tarfile.TarInfo(name)
+            file.size, file.mode = len(text), 0o755
+            archive.addfile(file, io.BytesIO(text.encode()))
 
 
-def _commit(buildah: Buildah, base: str, image: str, *changes: tuple[str | Path, ...]) -> None:
-    """One image from another; `{}` stands for the container that is changed."""
-    container = buildah.ask("from", base)
-    try:
-        for change in changes:
-            buildah.ask(*(container if word == "{}" else word for word in change))
-        buildah.ask("commit", "--quiet", container, image)
-    finally:
-        buildah.ask("rm", container)
-
-
-def _quoted(script: str) -> str:
-    return "'" + script.strip() + "'"
+def with_programs(compose: dict[str, Any]) -> Mapping[str, Any]:
+    """docker-compose.yml, where this image is called, with this machine's programs in it."""
+    for service in compose["services"].values():
+        if service["image"] == IMAGE:
+            service["volumes"] = [*service.get("volumes", ()), PROGRAMS]
+    return compose

@@ -17,19 +17,19 @@ UNKNOWN = {"name": "own", "skip_reason": "not found"}
 @pytest.mark.parametrize(
     ("packages", "said"),
     [
-        ([SOUND, UNKNOWN], "audit: 0 of 1 packages have known weaknesses"),
-        ([SOUND, WEAK], "audit: 1 of 2 packages have known weaknesses\n  old 1.0: CVE-1, PYSEC-2"),
-        ([UNKNOWN], "audit: the vulnerability service knows none of the packages: nothing was checked"),
-        ([], "audit: the vulnerability service knows none of the packages: nothing was checked"),
+        ([SOUND, UNKNOWN], "some.hashes: 0 of 1 packages have known weaknesses"),
+        ([SOUND, WEAK], "some.hashes: 1 of 2 packages have known weaknesses\n  old 1.0: CVE-1, PYSEC-2"),
+        ([UNKNOWN], "some.hashes: the vulnerability service knows none of the packages: nothing was checked"),
+        ([], "some.hashes: the vulnerability service knows none of the packages: nothing was checked"),
     ],
 )
 def test_weak_packages_are_named_and_unchecked_ones_are_not_called_sound(
     packages: list[dict[str, Any]], said: str
 ) -> None:
-    assert audit.report({"dependencies": packages}) == said
+    assert audit.report("some.hashes", {"dependencies": packages}) == said
 
 
-def test_a_service_that_cannot_be_reached_is_one_line(
+def test_a_service_that_cannot_be_reached_is_a_line_for_each_list(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def silent(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -37,4 +37,6 @@ def test_a_service_that_cannot_be_reached_is_one_line(
 
     monkeypatch.setattr(subprocess, "run", silent)
     audit.main()
-    assert capsys.readouterr().out.count("\n") == 1
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said] == list(audit.FILES)
+    assert all("nothing was checked" in line for line in said)

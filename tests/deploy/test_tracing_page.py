@@ -25,4 +25,4 @@ def test_the_documented_collector_fits_beside_the_compose_file() -> None:
 
 
 def test_the_routers_image_has_what_tracing_needs() -> None:
-    assert "--extra tracing" in (ROOT / "deploy" / "router.Dockerfile").read_text()
+    assert "--extra tracing" in (ROOT / "deploy" / "python.Dockerfile").read_text()

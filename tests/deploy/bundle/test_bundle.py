@@ -140,6 +140,14 @@ def test_the_list_of_a_bundles_parts_has_versions_licences_and_hashes(registry: 
     assert sha256["content"] == hashlib.sha256(wheels[-1].read_bytes()).hexdigest()
 
 
+def test_a_wheel_that_contains_packages_of_others_is_listed_by_its_own_name(tmp_path: Path) -> None:
+    wheel = tmp_path / "setup-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for place, name in (("setup/_vendor/other", "other"), ("setup", "setup")):
+            archive.writestr(f"{place}-1.0.dist-info/METADATA", f"Name: {name}\nVersion: 1.0\n")
+    assert [part.name for part in parts_of_wheels([wheel])] == ["setup"]
+
+
 def test_the_triton_inside_a_package_is_listed_by_the_name_that_scanners_know() -> None:
     (pinned,) = re.findall(r'"nvidia-pytriton==(.+?)"', (bundling.ROOT / "pyproject.toml").read_text())
     listed = json.loads(render("image", "0.8.0", [Part("nvidia-pytriton", pinned)]))

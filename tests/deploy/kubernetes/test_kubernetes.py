@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,18 +15,14 @@ from deploy.compose_file import ROOT
 from deploy.compose_file import compose as read_compose
 from launcher.stack.router_process import longest_stop_s
 from launcher.stack.triton_services import UNLOAD_TIMEOUT_S
-from tests.kubectl import kubectl
+from tests.deploy.kubernetes.chart import CHART, OPTIONAL, Object, comparable, objects_of, rendered
+from tests.kubernetes_programs import run
 
-KUBERNETES = ROOT / "deploy" / "kubernetes"
-OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
-# All but those that are for one GPU and for one node.
-WITH_HA = sorted({path.name for path in (KUBERNETES / "components").iterdir()} - {"gpu", "one-node"})
+OVERLAYS = sorted(path.name for path in (CHART / "overlays").iterdir())
 NAMESPACE = "inflight"
 # Of others' operators: their schemas are not among Kubernetes's own.
 CUSTOM = {"ServiceMonitor", "ScaledObject", "HTTPRoute", "InferencePool"}
 NEWEST_API = "1.34"
-
-Object = dict[str, Any]
 
 
 @cache
@@ -42,19 +36,16 @@ def built() -> dict[str, tuple[Object, ...]]:
         write_kustomization(place, resources=[place / name for name in (NAMESPACE, *OVERLAYS)])
         write_kustomization(
             place / NAMESPACE,
-            resources=[KUBERNETES / "overlays" / "ha"],
-            components=[KUBERNETES / "components" / name for name in WITH_HA],
+            resources=[CHART / "overlays" / "split"],
+            components=[CHART / "components" / name for name in OPTIONAL],
         )
         for name in OVERLAYS:
-            own = [KUBERNETES / "overlays" / name]
+            own = [CHART / "overlays" / name]
             write_kustomization(place / name, resources=own, namespace=name)
-        # It ends before its memory would have to be tidied up, which takes a quarter of the time.
-        quick = {**os.environ, "GOGC": "off"}
-        command = [*kubectl(), "kustomize", folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=quick)
+        done = run("kubectl", "kustomize", folder)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[Object]] = {}
-    for each in filter(None, yaml.load_all(done.stdout, yaml.CSafeLoader)):
+    for each in objects_of(done.stdout):
         found.setdefault(each["metadata"].get("namespace", "none"), []).append(each)
     return {name: tuple(objects) for name, objects in found.items()}
 
@@ -62,7 +53,7 @@ def built() -> dict[str, tuple[Object, ...]]:
 def write_kustomization(place: Path, namespace: str | None = None, **parts: list[Path]) -> None:
     """As somebody's own overlay would be."""
     place.mkdir(exist_ok=True)
-    whole: dict[str, Any] = {name: [os.path.relpath(each, place) for each in parts[name]] for name in parts}
+    whole: dict[str, object] = {name: [os.path.relpath(each, place) for each in parts[name]] for name in parts}
     if namespace is not None:
         whole["namespace"] = namespace
     (place / "kustomization.yaml").write_text(yaml.safe_dump(whole))
@@ -74,7 +65,7 @@ def overlay(name: str) -> tuple[Object, ...]:
 
 @pytest.fixture(scope="module")
 def everything() -> tuple[Object, ...]:
-    """The largest overlay with every component, as somebody's own overlay would have them."""
+    """Several nodes and every component, as somebody's own overlay would have them."""
     return built()[NAMESPACE]
 
 
@@ -96,7 +87,7 @@ def named(objects: tuple[Object, ...], kind: str, name: str) -> Object:
 
 
 def test_every_object_is_what_the_api_takes(everything: tuple[Object, ...]) -> None:
-    """Of the largest overlay with all components, and what the smallest has of its own."""
+    """Of several nodes with all components, and what the smallest overlay has of its own."""
     validate = pytest.importorskip("kubernetes_validate").validate
     kinds = {each["kind"] for each in everything}
     assert kinds >= {*CUSTOM, "HorizontalPodAutoscaler", "Ingress", "PodDisruptionBudget"}
@@ -114,6 +105,20 @@ def test_the_api_would_refuse_a_field_that_does_not_exist() -> None:
 
 def test_every_object_is_in_the_namespace_of_the_pods_it_is_about() -> None:
     assert built().keys() == {NAMESPACE, *OVERLAYS}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_chart_with_an_overlays_values_gives_the_overlays_objects(name: str) -> None:
+    objects = rendered(CHART / "overlays" / name / "values.yaml", namespace=name)
+    assert comparable(objects) == comparable(overlay(name))
+
+
+def test_the_chart_with_every_component_gives_what_kustomize_does(
+    everything: tuple[Object, ...], tmp_path: Path
+) -> None:
+    chosen = tmp_path / "values.yaml"
+    chosen.write_text(yaml.safe_dump({"components": OPTIONAL}))
+    assert comparable(rendered(CHART / "overlays/split/values.yaml", chosen)) == comparable(everything)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
