@@ -39,7 +39,7 @@ class EngineShape:
     runs is over: `ahead_s` before its end, or as soon as somebody comes who may join; and when that one
     begins, where nobody could join. Who comes later, and what becomes free, takes part a step later. Where
     the cost of steps is not kept from before, batches grow by trial first; what was kept may be wrong by now
-    (`kept_cost`).
+    (`kept_cost`), and what was learned since may be, too (`believed_cost`).
     """
 
     cost: StepCost
@@ -52,6 +52,7 @@ class EngineShape:
     ahead_s: float = 0.001
     is_cost_kept: bool = True
     kept_cost: StepCost | None = None
+    believed_cost: StepCost | None = None
 
     @property
     def total_blocks(self) -> int:
@@ -259,9 +260,11 @@ class SimulatedEngine:
     @property
     def _cost(self) -> StepCost | None:
         """As far as the engine knows it."""
+        shape = self.shape
+        learned = shape.believed_cost or shape.cost
         if self._steps >= _UNKNOWN_STEPS:
-            return self.shape.cost
-        return (self.shape.kept_cost or self.shape.cost) if self.shape.is_cost_kept else None
+            return learned
+        return (shape.kept_cost or learned) if shape.is_cost_kept else None
 
     @property
     def _target_ms(self) -> float | None:

@@ -30,7 +30,8 @@ from benchmarks.objectives.arena import arrivals, objectives_of, paced
 from benchmarks.objectives.arrivals import at_rate, in_tiers
 from benchmarks.objectives.fleet_accuracy import record_loads
 from benchmarks.objectives.serving import Setup, serving
-from benchmarks.objectives.session import Part, Recorder, Session, keep, read
+from benchmarks.objectives.session import Part, Recorder, Session, keep, overhead_s, read
+from benchmarks.objectives.step_fit import step_cost
 from loadtest.traces import Shape, Trace, synthetic_trace, tiers_by_chance
 from python_backend.wire.tiers import Tier
 
@@ -95,7 +96,6 @@ def record(asked: argparse.Namespace, console: Console) -> Session:
             recorder = Recorder(served, session, asked.clients)
             with recorder.sampling():
                 recorder.learn(taught, TEACHING_SECONDS)
-                console.print(f"{session.cost}, {1000 * session.overhead_s:.1f} ms around it")
                 keep(asked.keep, session)
                 record_overload(recorder, overload, asked.overload_seconds, asked.keep)
                 record_loads(recorder, loads, asked.loads, asked.seconds, asked.keep)
@@ -122,7 +122,12 @@ def main() -> None:
     if asked.keep:
         record(asked, console)
     else:
-        sys.exit(not show(list(compare(read(asked.replay))), console))
+        session = read(asked.replay)
+        console.print(f"learned: {session.cost}")
+        for part in (Part.OVERLOAD, Part.LOADS):
+            cost = step_cost(session, part)
+            console.print(f"for {part.value}: {cost}, {1000 * overhead_s(session, cost):.1f} ms around it")
+        sys.exit(not show(list(compare(session)), console))
 
 
 def _numbers(text: str) -> list[float]:

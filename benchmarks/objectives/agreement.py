@@ -1,8 +1,8 @@
 """What both simulators foretell of the runs of a session, beside what came.
 
 The detailed one plays the whole session: what was sent before a run has taught the router's forecasts there,
-too. The fleet simulator is told the rate of a run and its lengths. Neither is told what became of anything:
-costs are those that other requests have taught before.
+too, and its engine believes of its steps what the real one had learned. The fleet simulator is told the rate
+of a run and its lengths. Neither is told what became of a run: what steps take is known by others.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.objectives.judging import Objectives, is_good
-from benchmarks.objectives.session import Part, SentRun, Session, trace_of
+from benchmarks.objectives.session import Part, SentRun, Session, overhead_s, trace_of
+from benchmarks.objectives.step_fit import step_cost
 from loadtest.percentiles import percentile
 from loadtest.results import RequestResult
-from loadtest.traces import Trace, TracedRequest
-from python_backend.costs.step_cost import StepCost
+from loadtest.traces import Trace
 from python_backend.wire.tiers import tier_named
 from simulator.engine import EngineShape
 from simulator.fleet.cell import PERIOD_S
@@ -77,41 +77,39 @@ class Compared:
 
 def compare(session: Session) -> Iterator[Compared]:
     """Of overloads, where most are refused, the goodput has a goal; and the fleet simulator has no pauses."""
-    played = by_detailed(session)
-    for run, foretold in zip(session.tried, played, strict=True):
-        per_s, measured = offered_per_s(run), seen_in(run, session.objectives)
-        late_s = percentile(sorted(each.sent_s for each in run.results), 0.95)
-        goals = GOALS if run.part is Part.LOADS else OVERLOAD_GOALS
-        said = seen_in(foretold, session.objectives)
-        yield Compared(run.name, "detailed", per_s, measured, said, goals, late_s)
-        if run.part is Part.LOADS:
-            fleet = by_fleet(session, run.requests, per_s)
-            yield Compared(run.name, "fleet", per_s, measured, fleet, goals, late_s)
+    for part, goals in ((Part.OVERLOAD, OVERLOAD_GOALS), (Part.LOADS, GOALS)):
+        for run, foretold in by_detailed(session, part):
+            per_s, measured = offered_per_s(run), seen_in(run, session.objectives)
+            late_s = percentile(sorted(each.sent_s for each in run.results), 0.95)
+            said = seen_in(foretold, session.objectives)
+            yield Compared(run.name, "detailed", per_s, measured, said, goals, late_s)
+            if part is Part.LOADS:
+                fleet = by_fleet(session, run, per_s)
+                yield Compared(run.name, "fleet", per_s, measured, fleet, goals, late_s)
 
 
-def cost_of(session: Session) -> StepCost:
-    if session.cost is None:
-        raise ValueError("the session has not learned what steps cost")
-    return session.cost
-
-
-def by_detailed(session: Session) -> list[SentRun]:
-    """The runs that were tried, with what the simulator makes of each request."""
-    engine = session.engine
+def by_detailed(session: Session, part: Part) -> Iterator[tuple[SentRun, SentRun]]:
+    """The runs of a part, each with what the simulator makes of its requests."""
+    engine, cost = session.engine, step_cost(session, part)
     shape = EngineShape(
-        cost_of(session), engine.places, engine.step_tokens, engine.kv_tokens, engine.block_tokens,
+        cost,
+        engine.places,
+        engine.step_tokens,
+        engine.kv_tokens,
+        engine.block_tokens,
         depth=engine.depth,
-    )  # fmt: skip
+        believed_cost=session.cost,
+    )
     objectives = {tier_named(tier): each for tier, each in session.objectives.items()}
-    scenario = Scenario(shape, session.servers, objectives=objectives, overhead_s=session.overhead_s)
+    around_s = overhead_s(session, cost)
+    scenario = Scenario(shape, session.servers, objectives=objectives, overhead_s=around_s)
     played = sorted(simulate(trace_of(session), scenario).requests, key=lambda each: each.number)
-    found, first = [], 0
+    first = 0
     for run in session.runs:
         mine = played[first : first + len(run.results)]
         first += len(run.results)
-        if run.part is not Part.TEACHING:
-            found.append(replace(run, results=[as_result(each, run.began_s) for each in mine]))
-    return found
+        if run.part is part:
+            yield run, replace(run, results=[as_result(each, run.began_s) for each in mine])
 
 
 def as_result(request: SimulatedRequest, began_s: float) -> RequestResult:
@@ -136,16 +134,16 @@ def as_result(request: SimulatedRequest, began_s: float) -> RequestResult:
     return result
 
 
-def by_fleet(session: Session, requests: Sequence[TracedRequest], per_s: float) -> Seen:
-    engine, trace = session.engine, Trace("run", tuple(requests))
+def by_fleet(session: Session, run: SentRun, per_s: float) -> Seen:
+    engine, cost, trace = session.engine, step_cost(session, run.part), Trace("run", tuple(run.requests))
     plan = FleetPlan(
-        ReplicaShape(cost_of(session), engine.places, engine.step_tokens, engine.kv_tokens),
+        ReplicaShape(cost, engine.places, engine.step_tokens, engine.kv_tokens),
         {tier_named(tier): each for tier, each in session.objectives.items()},
         lengths_of(trace),
         [per_s] * int(FORETOLD_S / PERIOD_S),
         session.servers,
         routers=1,
-        overhead_s=session.overhead_s,
+        overhead_s=overhead_s(session, cost),
     )
     played = play_fleet(plan)
     shares = [of_times(played, times, share) for times in (FIRST, BETWEEN) for share in (0.5, 0.95)]

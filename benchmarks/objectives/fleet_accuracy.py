@@ -32,7 +32,8 @@ from benchmarks.objectives.arena import (
 from benchmarks.objectives.arrivals import in_tiers
 from benchmarks.objectives.prediction import Engine
 from benchmarks.objectives.serving import Setup, serving
-from benchmarks.objectives.session import Part, Recorder, Session, keep, read
+from benchmarks.objectives.session import Part, Recorder, Session, keep, overhead_s, read
+from benchmarks.objectives.step_fit import step_cost
 from loadtest.traces import Trace, TracedRequest
 
 SMALL = Engine(places=8, kv_tokens=8192, step_tokens=256, depth=1)
@@ -97,7 +98,8 @@ def main() -> None:
     asked = parser.parse_args()
     console = Console(width=170)
     session = read(asked.replay) if asked.replay else record(asked)
-    console.print(f"{session.cost}, {1000 * session.overhead_s:.0f} ms around it")
+    cost = step_cost(session, Part.LOADS)
+    console.print(f"{cost}, {1000 * overhead_s(session, cost):.0f} ms around it")
     sys.exit(not show(list(compare(session)), console))
 
 

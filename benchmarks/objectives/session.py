@@ -31,13 +31,15 @@ GRACE_S = 60.0
 TOLD_WITHIN_S = 2.0
 _SAMPLE_EVERY_S = 0.5
 _SAMPLED = re.compile(r"^((?:inflight_engine_|nv_trt_llm_)\w+(?<!_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)
-_ALONE_TOKENS, _ALONE_EVERY_S, _ALONE = 64, 0.5, 15
+# Requests that come alone tell what a request takes beside its own step.
+ALONE, ALONE_TOKENS = "alone", 64
+_ALONE_EVERY_S, _ALONE = 0.5, 15
 # Requests a second before anything is known, and then shares of what can be done.
 _FIRST_PER_S, _TEACHING = 4.0, (1.0, 0.5, 0.8)
 
 
 class Part(str, Enum):
-    """What a run is for: only what taught may be known to a forecast of the others."""
+    """What a run is for; the trace of each part is another one."""
 
     TEACHING = "teaching"
     LOADS = "loads"
@@ -68,23 +70,18 @@ class SentRun:
 
 @dataclass
 class Session:
-    """`cost` and `overhead_s` are what the runs that taught have told; `samples` the engine's own metrics."""
+    """`cost` is what the engine had learned of its steps when it was taught; `samples` its own metrics."""
 
     engine: Engine
     objectives: dict[str, Objective]
     servers: int = 1
     cost: StepCost | None = None
-    overhead_s: float = 0.0
     runs: list[SentRun] = field(default_factory=list)
     samples: list[dict[str, float]] = field(default_factory=list)
 
     def capacity_per_s(self, trace: Trace, cost: StepCost) -> float:
         """Of all servers together, in requests of this mixture."""
         return self.servers * capacity_per_s(trace.requests, cost, self.engine.places, self.engine.kv_tokens)
-
-    @property
-    def tried(self) -> list[SentRun]:
-        return [run for run in self.runs if run.part is not Part.TEACHING]
 
 
 def keep(path: Path, session: Session) -> None:
@@ -125,7 +122,7 @@ class Recorder:
         return run
 
     def learn(self, teaching: Trace, seconds: float) -> None:
-        """What steps cost, by requests that are not tried; and what a request takes beside its own step."""
+        """What steps cost, by requests that are not tried."""
         cost, per_s = None, _FIRST_PER_S
         for share in _TEACHING:  # what is learned of few at a time says little of many
             requests = at_rate(teaching, share * per_s, seconds).requests
@@ -133,17 +130,10 @@ class Recorder:
             if cost is None:
                 raise RuntimeError("the engine has not learned its cost")
             per_s = self.session.capacity_per_s(teaching, cost)
-        assert cost is not None
         self.session.cost = cost
-        self.session.overhead_s = self._around_engine_s(teaching.requests[0], cost)
-
-    def _around_engine_s(self, like: TracedRequest, cost: StepCost) -> float:
-        """Of requests that come alone, all but the step that computes their prompts."""
-        alone = replace(like, prompt_tokens=_ALONE_TOKENS, output_tokens=2)
+        alone = replace(teaching.requests[0], prompt_tokens=ALONE_TOKENS, output_tokens=2)
         plan = [replace(alone, at_s=_ALONE_EVERY_S * number) for number in range(_ALONE)]
-        results = self.send("alone", plan, (0.0, _ALONE_EVERY_S * _ALONE)).results
-        firsts = sorted(each.first_token_s for each in results if each.first_token_s is not None)
-        return max(0.0, percentile(firsts, 0.5) - cost.step_ms(StepShape(_ALONE_TOKENS, 0, 0)) / 1000)
+        self.send(ALONE, plan, (0.0, _ALONE_EVERY_S * _ALONE))
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
@@ -168,6 +158,14 @@ def slim(result: RequestResult) -> RequestResult:
     """As it is kept: of the times between its tokens the mean."""
     between_s = result.between_tokens_s
     return replace(result, gaps_s=[] if between_s is None else [between_s], text="", request_id="")
+
+
+def overhead_s(session: Session, cost: StepCost) -> float:
+    """Of requests that came alone, all but the step that computed their prompts; nothing without any."""
+    alone = [each for run in session.runs if run.name == ALONE for each in run.results]
+    firsts = sorted(each.first_token_s for each in alone if each.first_token_s is not None)
+    step_s = cost.step_ms(StepShape(ALONE_TOKENS, 0, 0)) / 1000
+    return max(0.0, percentile(firsts, 0.5) - step_s) if firsts else 0.0
 
 
 def trace_of(session: Session) -> Trace:

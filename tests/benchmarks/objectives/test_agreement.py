@@ -23,7 +23,7 @@ SECONDS = 20.0
 def session_of(*parts: tuple[Part, float]) -> Session:
     """Runs of so many requests a second each, half a minute apart; nothing has become of them yet."""
     trace = in_tiers(synthetic_trace(1, 60.0))
-    session = Session(ENGINE, objectives_of("m", FIRST_TOKEN_S, INTER_TOKEN_S), cost=COST, overhead_s=0.01)
+    session = Session(ENGINE, objectives_of("m", FIRST_TOKEN_S, INTER_TOKEN_S), cost=COST)
     for number, (part, per_s) in enumerate(parts):
         results = [
             RequestResult(
@@ -61,13 +61,14 @@ def test_errors_are_relative_to_what_was_measured_and_only_those_with_a_goal_can
 def test_what_was_sent_before_a_run_has_taught_the_router_of_the_forecast() -> None:
     alone = session_of((Part.OVERLOAD, 75.0))
     after = session_of((Part.TEACHING, 5.0), (Part.OVERLOAD, 75.0))
-    (cold,), (warm,) = by_detailed(alone), by_detailed(after)
+    ((_, cold),) = by_detailed(alone, Part.OVERLOAD)
+    ((_, warm),) = by_detailed(after, Part.OVERLOAD)
     assert [each.at_s for each in warm.results] == pytest.approx([each.at_s for each in cold.results])
     assert [each.status for each in warm.results] != [each.status for each in cold.results]
 
 
 def test_every_simulated_request_is_answered_whole_or_refused_with_a_time_to_come_back() -> None:
-    (run,) = by_detailed(session_of((Part.OVERLOAD, 40.0)))
+    ((_, run),) = by_detailed(session_of((Part.OVERLOAD, 40.0)), Part.OVERLOAD)
     assert all(each.is_answered != each.is_refused for each in run.results)
     assert any(each.is_refused for each in run.results)
 
@@ -77,5 +78,6 @@ def test_a_session_is_foretold_from_its_file_alone(tmp_path: Path) -> None:
     keep(tmp_path / "session.json", session)
     again = read(tmp_path / "session.json")
     assert again == session
-    (said,), (was,) = by_detailed(again), by_detailed(session)
+    ((_, said),) = by_detailed(again, Part.LOADS)
+    ((_, was),) = by_detailed(session, Part.LOADS)
     assert seen_in(said, session.objectives) == seen_in(was, session.objectives)
