@@ -82,6 +82,7 @@ class Day:
         few = self._lengths[:: max(len(self._lengths) // 400, 1)]
         self.work = float(np.mean([price_s(shape, int(each.prompt), int(each.output)) for each in few]))
         self.busiest = ceil(max(self.rates) / self.capacity.per_s)
+        self._played: dict[int, Way] = {}  # of fixed fleets
 
     def play(self, name: str, scaler: Scaler) -> Way:
         per_s, most = self.capacity.per_s, 3 * self.busiest + 2
@@ -99,26 +100,31 @@ class Day:
         played = play_fleet(plan, scalers=[scaler])
         return Way(name, played.share("good"), played.replica_hours, played.replicas)
 
-    def fixed(self) -> Way:
-        """The smallest that keeps two points more than the goal."""
+    def fixed(self, good: float) -> Way:
+        """The smallest that keeps so much."""
         replicas = max(ceil(0.7 * self.busiest), 1)
         best, found = None, self._fixed(replicas)
-        while found.good >= GOAL + 0.02 and replicas > 1:
+        while found.good >= good and replicas > 1:
             best, replicas = found, replicas - 1
             found = self._fixed(replicas)
         while best is None:
             replicas += 1
             found = self._fixed(replicas)
-            best = found if found.good >= GOAL + 0.02 else None
+            best = found if found.good >= good or replicas >= 2 * self.busiest else None
         return best
 
     def _fixed(self, replicas: int) -> Way:
-        return self.play(f"fixed, {replicas} replicas", Fixed(replicas))
+        if replicas not in self._played:
+            self._played[replicas] = self.play(f"fixed, {replicas} replicas", Fixed(replicas))
+        return self._played[replicas]
 
     def ways(self) -> Iterator[Way]:
+        """The first is what the others are held against: no worse than what scales, and always there."""
         batch = self.capacity.at.mean_batch if self.capacity.at else 32.0
-        yield self.fixed()
-        yield self.play(WANTED, Wanted(ScalingSettings(start_s=START_S)))
+        wanted = self.play(WANTED, Wanted(ScalingSettings(start_s=START_S)))
+        yield self.fixed(wanted.good)
+        yield self.fixed(GOAL + 0.02)
+        yield wanted
         for part in (0.5, 0.7):
             yield self.play(f"queue length (HPA), target {part:.0%}", QueueLength(part * batch))
         known = Foreknown(tuple(self.rates), PERIOD_S, self.work, START_S)
@@ -136,7 +142,7 @@ def compare(path: Path, peak_per_s: float, console: Console, plots: Path | None)
     for way in played.ways():
         ways.append(way)
         part = way.hours / ways[0].hours
-        console.print(f"  {way.name}: {100 * way.good:.2f} %, {way.hours:.1f} replica hours, {part:.0%}")
+        console.print(f"  {way.name}: {100 * way.good:.3f} %, {way.hours:.1f} replica hours, {part:.0%}")
     if plots is not None:
         (plots / f"autoscaling-{trace.name}.svg").write_text(draw([panel(ways, played.rates, capacity)]))
 

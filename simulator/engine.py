@@ -35,9 +35,11 @@ _UNKNOWN_STEPS = 40
 class EngineShape:
     """Each replica's cost and limits, as the engine's parameters have them.
 
-    `depth` is how many steps may be in flight. With 2, as on a GPU, a step is planned when the one before it
-    begins: arrivals and freed slots take part a step later. Where the cost of steps is not kept from before,
-    batches grow by trial first; what was kept may be wrong by now (`kept_cost`).
+    `depth` is how many steps may be in flight. With 2, as on a GPU, a step is planned before the one that
+    runs is over: `ahead_s` before its end, or as soon as somebody comes who may join; and when that one
+    begins, where nobody could join. Who comes later, and what becomes free, takes part a step later. Where
+    the cost of steps is not kept from before, batches grow by trial first; what was kept may be wrong by now
+    (`kept_cost`), and what was learned since may be, too (`believed_cost`).
     """
 
     cost: StepCost
@@ -47,8 +49,10 @@ class EngineShape:
     block_tokens: int = 16
     holds_whole_answers: bool = False
     depth: int = 2
+    ahead_s: float = 0.001
     is_cost_kept: bool = True
     kept_cost: StepCost | None = None
+    believed_cost: StepCost | None = None
 
     @property
     def total_blocks(self) -> int:
@@ -112,6 +116,7 @@ class SimulatedEngine:
         self._run: _Run | None = None
         self._ends: list[tuple[int, int, SimulatedRequest]] = []
         self._arrived: list[SimulatedRequest] = []  # since the latest step was planned
+        self._is_awaited = False  # whether the first of them is in the next step
 
     @property
     def preemptions(self) -> int:
@@ -144,12 +149,17 @@ class SimulatedEngine:
 
     def add(self, request: SimulatedRequest, now_s: float) -> None:
         request.engine = self
+        is_first = not self._arrived
         self._arrived.append(request)
         if self._run is None:
             self._begin(now_s)
-        elif self._run.steps > 1 and self._batch.may_join(request):
+            return
+        if self._run.steps > 1 and self._batch.may_join(request):
             self._run.steps = min(self._run.steps, self._run.steps_by(now_s) + 1)
             self.next_s = self._run.began_s + self._run.took_s(self._run.steps)
+        members = self._batch.members
+        if is_first and not members.waiting and not members.is_full:
+            self._is_awaited = now_s < self.next_s - self.shape.ahead_s
 
     def look(self, now_s: float) -> None:
         """Brings `steps_told`, by which its requests count their tokens, up to date."""
@@ -208,6 +218,9 @@ class SimulatedEngine:
         batch, cost = self._batch, self.shape.cost
         if self.shape.depth == 1 or self._run is None:
             self._look_around()
+        elif self._is_awaited:
+            self._batch.add(self._arrived.pop(0))
+        self._is_awaited = False
         chunks = self._plan(now_s)
         is_new = self._look_around()
         if is_new and not chunks and not sum(batch.decoding):
@@ -247,9 +260,11 @@ class SimulatedEngine:
     @property
     def _cost(self) -> StepCost | None:
         """As far as the engine knows it."""
+        shape = self.shape
+        learned = shape.believed_cost or shape.cost
         if self._steps >= _UNKNOWN_STEPS:
-            return self.shape.cost
-        return (self.shape.kept_cost or self.shape.cost) if self.shape.is_cost_kept else None
+            return learned
+        return (shape.kept_cost or learned) if shape.is_cost_kept else None
 
     @property
     def _target_ms(self) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -70,10 +70,7 @@ class Arena:
     inter_token_s: dict[Tier, float] = field(default_factory=lambda: dict(INTER_TOKEN_S))
 
     def objectives(self, model: str) -> Objectives:
-        return {
-            tier.label: Objective(model, tier, self.first_token_s[tier], self.inter_token_s[tier])
-            for tier in Tier
-        }
+        return objectives_of(model, self.first_token_s, self.inter_token_s)
 
     def setup(self, policy: Policy) -> Setup:
         return Setup(self.parameters, self.model, self.data_dir, policy.settings, embeddings=False)
@@ -98,6 +95,12 @@ class Wish:
             yield from noisy_tenant(*given, arena.seconds)
         if self.burst:
             yield from sudden_burst(*given, arena.seconds)
+
+
+def objectives_of(
+    model: str, first_token_s: Mapping[Tier, float], inter_token_s: Mapping[Tier, float]
+) -> dict[str, Objective]:
+    return {tier.label: Objective(model, tier, first_token_s[tier], inter_token_s[tier]) for tier in Tier}
 
 
 def paced(cost: StepCost, engine: Engine) -> dict[str, str]:
@@ -235,7 +238,7 @@ def arena_of(asked: argparse.Namespace) -> Arena:
     }
     if asked.real_model:
         # What two cores do: a tenth of a GPU's places.
-        small = Engine(places=8, kv_tokens=8192, step_tokens=256)
+        small = Engine(places=8, kv_tokens=8192, step_tokens=256, depth=1)
         slow = {tier: 4 * each for tier, each in INTER_TOKEN_S.items()}
         return Arena(trace, None, small, sized(small), **given, inter_token_s=slow)
     return Arena(trace, COST, ENGINE, paced(COST, ENGINE), **given)

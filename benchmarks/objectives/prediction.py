@@ -24,12 +24,13 @@ GOAL = 0.2
 
 @dataclass(frozen=True)
 class Engine:
-    """What the simulator has to know of an engine beside its cost."""
+    """What the simulator has to know of an engine beside its cost; `depth` is that of a GPU, or paced."""
 
     places: int
     kv_tokens: int
     step_tokens: int
     block_tokens: int = 16
+    depth: int = 2
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def foretell(
         command += ["--places", str(engine.places), "--kv-tokens", str(engine.kv_tokens)]
         command += ["--overhead", f"{1000 * overhead_s:.1f}ms"]
         command += ["--step-tokens", str(engine.step_tokens), "--block-tokens", str(engine.block_tokens)]
+        command += ["--depth", str(engine.depth)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"inflight simulate: {done.stderr or done.stdout}")

@@ -84,8 +84,11 @@ class Served:
         """The router's: the sum over all that have these labels, 0 without any."""
         return _sum(_get(f"{self.url}/metrics"), family, labels)
 
+    def triton_metrics(self) -> str:
+        return _get(self.stack.triton_metrics_url)
+
     def triton_metric(self, family: str, **labels: str) -> float:
-        return _sum(_get(self.stack.triton_metrics_url), family, labels)
+        return _sum(self.triton_metrics(), family, labels)
 
     def learned_cost(self) -> StepCost | None:
         """What the engine has learned of its steps, None before it knows enough."""

@@ -27,6 +27,9 @@ _WINDOW_S = 10.0
 # Of what was asked for in less time than this, nobody can say how much it is a second.
 _LEAST_S = 2.0
 _LOOK_S = 0.25
+# What those who ask for little may be ahead of what the engines can do, all together: in a surge their rates
+# of the last seconds are still those of before.
+_BURST_S = 0.5
 _MOST_HOLDERS, _NOTHING = 256, 1e-4
 
 
@@ -70,6 +73,7 @@ class Asks:
         self._weights: dict[Holder, float] = {}
         self._bounds = [0.0 for _ in Tier]
         self._whole_us = 1.0  # that the engines can do in a second
+        self._burst_us = self._burst_at_s = 0.0
         self._looked_s = 0.0
         self._since_s = 0.0
 
@@ -95,7 +99,18 @@ class Asks:
             shares = {each: rate_us / self._whole_us for each, rate_us in rates.items()}
             self._bounds = light_bounds(shares, self._weights)
         bound_us = self._bounds[holder[0]] * weight * self._whole_us
-        return bound_us > 0.0 and self._rate_us(holder, now_s) <= bound_us
+        if bound_us <= 0.0 or self._rate_us(holder, now_s) > bound_us:
+            return False
+        return engines is None or self._has_room(work_us, now_s)
+
+    def _has_room(self, work_us: float, now_s: float) -> bool:
+        """For one more that is light: else all of them would wait for one another, and none be in time."""
+        done_us = self._whole_us * (now_s - self._burst_at_s)
+        self._burst_us, self._burst_at_s = max(self._burst_us - done_us, 0.0), now_s
+        if self._burst_us > _BURST_S * self._whole_us:
+            return False
+        self._burst_us += work_us
+        return True
 
     def reprice(self, times: float) -> None:
         """The same work is so many times what it was taken for."""

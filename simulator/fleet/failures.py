@@ -60,7 +60,7 @@ def lose_replica(cell: Cell, row: int, now_s: float, period: int, is_alone: bool
             cell.stats.periods[period, int(places[slot].tier)].failed += 1
         free_slot(engines, row, slot)
     replica.heap = replica.behind = replica.arrived = replica.run_steps = replica.run_prefill = 0
-    replica.decoding = replica.kv = replica.lacking = 0
+    replica.decoding = replica.kv = replica.lacking = replica.awaited = 0
     engines.next_s[row] = np.inf
     replica.phase = DOWN
 
@@ -112,7 +112,8 @@ def lose_router(cell: Cell, router: int, now_s: float, period: int) -> None:
             places[at].heap_step, places[at].heap_slot = end, slot
         for at, slot in enumerate(waits):
             places[at].behind = slot
-        replica.heap, replica.behind, replica.arrived = len(kept), len(waits), 0
+        replica.heap, replica.behind = len(kept), len(waits)
+        replica.arrived = replica.awaited = 0
 
 
 def _drop(cell: Cell, row: int, slot: int, now_s: float, period: int) -> None:

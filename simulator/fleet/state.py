@@ -36,10 +36,11 @@ def _record(whole: str, real: str = "") -> np.dtype[Any]:
 
 # `kv` is what those who decode read in a step, `held` the cache that is reserved, `announced` the batch that
 # keeps the inter-token objective, `lacking` prompt tokens still to compute. Those `behind` lack some of their
-# prompt; the last of them, `arrived`, came since the latest step was planned.
+# prompt; the last of them, `arrived`, came since the latest step was planned; the first of these is in the
+# next step where it is `awaited`.
 REPLICA = _record(
-    "phase run_steps run_prefill step decoding kv held taken announced lacking behind arrived heap free "
-    "begun interactive standard batch",
+    "phase run_steps run_prefill step decoding kv held taken announced lacking behind arrived awaited heap "
+    "free begun interactive standard batch",
     "began_s step_s growth_s busy_s",
 )
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the

@@ -14,6 +14,8 @@ from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, DRAINING, ENDS_PER_S
 # As in python_backend/engine/scheduling/budget.py; the tests hold both against each other.
 SHARE, LEAST_SHARE, FEWEST_TOKENS, LEAST_STEP_TOKENS = 0.9, 0.25, 16, 64
 LEAST_BATCH_SHARE, LEAST_TIMES_BASE = 8, 4
+# A step is planned so long before the one that runs is over, or as soon as somebody comes who may join.
+AHEAD_S = 0.001
 _LOG_FACTOR = math.log(BIN_FACTOR)
 
 
@@ -122,9 +124,12 @@ def add(engines, shape, row, slot, now_s):
     replica.arrived += 1
     if engines.next_s[row] == math.inf:
         begin(engines, shape, row, now_s)
-    elif replica.run_steps > 1:
+        return
+    if replica.run_steps > 1:
         replica.run_steps = min(replica.run_steps, steps_by(replica, now_s) + 1)
         engines.next_s[row] = replica.began_s + took_s(replica, replica.run_steps)
+    if replica.arrived == 1 and replica.decoding + replica.behind < replica.announced:
+        replica.awaited = now_s < engines.next_s[row] - AHEAD_S
 
 
 @compiled
@@ -143,18 +148,18 @@ def steps_by(replica, now_s):
 
 
 @compiled
-def _merge_arrived(engines, row):
+def _merge_arrived(engines, row, count):
     """Arrivals take their place among those whose prompt is not computed: better tiers first."""
     replica, places = engines.replicas[row], engines.slots[row]
-    for number in range(replica.behind, replica.behind + replica.arrived):
+    for number in range(replica.behind, replica.behind + count):
         slot = places[number].behind
         place = number
         while place > 0 and places[places[place - 1].behind].tier > places[slot].tier:
             places[place].behind = places[place - 1].behind
             place -= 1
         places[place].behind = slot
-    replica.behind += replica.arrived
-    replica.arrived = 0
+    replica.behind += count
+    replica.arrived -= count
 
 
 @compiled
@@ -189,13 +194,16 @@ def _plan(engines, shape, row):
 
 @compiled
 def begin(engines, shape, row, now_s):
-    """Plans the next run as of what was known when the one before it began; none without requests."""
+    """Plans the next run as of what was known shortly before it; none without requests."""
     replica = engines.replicas[row]
     if engines.next_s[row] == math.inf:
-        _merge_arrived(engines, row)
+        _merge_arrived(engines, row, replica.arrived)
+    elif replica.awaited:
+        _merge_arrived(engines, row, 1)
+    replica.awaited = 0
     prefill, kv = _plan(engines, shape, row) if replica.behind else (0, 0)
     if replica.arrived:
-        _merge_arrived(engines, row)
+        _merge_arrived(engines, row, replica.arrived)
         if prefill == 0 and replica.decoding == 0:
             prefill, kv = _plan(engines, shape, row)
     decoding = replica.decoding

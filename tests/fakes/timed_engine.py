@@ -76,8 +76,12 @@ def play(
     step_tokens: int,
     whole_answers: bool,
     depth: int = 1,
+    launches_late: bool = False,
 ) -> Course:
-    """Plays requests, in order of arrival, through the real engine."""
+    """Plays requests, in order of arrival, through the real engine.
+
+    With `launches_late` its steps wait for newcomers as long as it says, as in its process.
+    """
     executor = TimedExecutor(cost, depth)
     pool = BlockPool(blocks, 16)
     engine = Engine(
@@ -97,8 +101,9 @@ def play(
     while coming or engine.has_work:
         if not engine.has_work:
             executor.now_s = max(executor.now_s, coming[0][1].at_s)
-        while coming and coming[0][1].at_s <= executor.now_s:
+        while coming and coming[0][1].at_s <= executor.now_s + (engine.spare_s if launches_late else 0.0):
             key, each = coming.pop(0)
+            executor.now_s = max(executor.now_s, each.at_s)
             engine.add(key, GenerationRequest([1] * each.prompt_tokens, each.output_tokens, tier=each.tier))
         for event in engine.step():
             course.first_s.setdefault(event.key, executor.now_s)

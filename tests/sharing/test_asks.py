@@ -111,3 +111,16 @@ def test_a_tenant_that_floods_is_known_as_such_when_the_cost_of_work_becomes_kno
     assert asks.ask(CALM, 1.0, 6_000, None, 1.0)
     asks.reprice(25.0)
     assert asks.ask(CALM, 1.0, 150_000, 1.0, 2.0)
+
+
+def test_in_a_surge_of_all_tenants_no_more_is_light_than_the_engine_can_do() -> None:
+    asks, many = Asks(), [(Tier.STANDARD, f"calm-{number}") for number in range(20)]
+    for second in range(30):
+        asks.ask(FLOOD, 1.0, 400_000, 1, float(second))
+        for holder in many:
+            asks.ask(holder, 1.0, 10_000, 1, second + 0.5)
+    light_us = 0
+    for tenth in range(20):  # each asks for ten times as much as before, all together for twice what there is
+        asks.ask(FLOOD, 1.0, 400_000, 1, 31 + tenth / 10)
+        light_us += sum(10_000 * asks.ask(holder, 1.0, 10_000, 1, 31 + tenth / 10) for holder in many)
+    assert 0 < light_us <= 2_600_000

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +39,9 @@ def reckoned(asked: list[Asked], shape: EngineShape) -> tuple[Course, SimulatedE
 
 def both(asked: list[Asked], shape: EngineShape) -> tuple[Course, Course]:
     sizes = shape.total_blocks, shape.slots, shape.step_tokens
-    real = play(asked, shape.cost, *sizes, shape.holds_whole_answers, shape.depth)
+    real = play(
+        asked, shape.cost, *sizes, shape.holds_whole_answers, shape.depth, launches_late=shape.ahead_s < inf
+    )
     return real, reckoned(asked, shape)[0]
 
 
@@ -56,7 +60,7 @@ def crowd(seed: int, count: int, tiers: bool) -> list[Asked]:
 def test_simulated_tokens_come_when_those_of_the_real_engine_do(
     whole_answers: bool, kv_tokens: int, depth: int
 ) -> None:
-    shape = EngineShape(COST, 8, 64, kv_tokens, 16, whole_answers, depth)
+    shape = EngineShape(COST, 8, 64, kv_tokens, 16, whole_answers, depth, ahead_s=inf)
     real, ours = both(crowd(1, 120, tiers=False), shape)
     assert ours.first_s == pytest.approx(real.first_s, abs=1e-6)
     assert ours.last_s == pytest.approx(real.last_s, abs=1e-6)
@@ -64,12 +68,22 @@ def test_simulated_tokens_come_when_those_of_the_real_engine_do(
     assert whole_answers or kv_tokens > 5_000 or real.preemptions > 0
 
 
+def test_whoever_comes_before_a_step_is_launched_is_in_it_as_with_the_real_engine() -> None:
+    shape = EngineShape(COST, 32, 512, 64_000)
+    asked = crowd(2, 600, tiers=False)
+    (real, ours), early = both(asked, shape), both(asked, replace(shape, ahead_s=inf))[1]
+    waited_s = {key: real.first_s[key] - each.at_s for key, each in enumerate(asked)}
+    off_s = [abs(ours.first_s[key] - real.first_s[key]) for key in list(waited_s)[100:]]
+    assert sum(off_s) < 0.05 * sum(list(waited_s.values())[100:])
+    assert sum(ours.first_s.values()) < sum(early.first_s.values())
+
+
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10_000), st.booleans(), st.sampled_from([24, 64, 400]), st.sampled_from([1, 2]))
 def test_with_preempting_tiers_the_simulated_engine_ends_when_the_real_one_does(
     seed: int, whole_answers: bool, blocks: int, depth: int
 ) -> None:
-    shape = EngineShape(COST, 6, 48, 16 * blocks, 16, whole_answers, depth)
+    shape = EngineShape(COST, 6, 48, 16 * blocks, 16, whole_answers, depth, ahead_s=inf)
     real, ours = both(crowd(seed, 25, tiers=True), shape)
     assert ours.last_s.keys() == real.last_s.keys()
     assert max(ours.last_s.values()) == pytest.approx(max(real.last_s.values()), rel=0.1)

@@ -8,7 +8,8 @@ from functools import cache
 
 import pytest
 
-from loadtest.traces import Trace
+from loadtest.traces import Trace, tiers_by_tenant
+from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 from router.admission.demand import Reason
 from router.admission.queue import TIER_WEIGHTS
@@ -48,6 +49,19 @@ def test_goodput_at_ten_times_the_capacity_is_that_of_its_peak() -> None:
     peak = max(at(times).goodput_per_s for times in (0.7, 1.0, 1.5, 3.0))
     assert peak > 0.8 * CAPACITY_PER_S
     assert at(10.0).goodput_per_s >= 0.95 * peak
+
+
+def test_goodput_holds_when_many_times_the_capacity_comes_at_once_after_a_calm_while() -> None:
+    shape = replace(QUICK, cost=StepCost(6.5, 0.03, 0.03), slots=48, kv_tokens=32_768, block_tokens=64)
+    quick = {tier: replace(each, first_token_s=1.0) for tier, each in OBJECTIVES.items()}
+    tiers = ["interactive", "standard", "batch", "standard", "interactive"]
+    trace = arena().with_tiers(tiers_by_tenant(tiers))
+    surge = arriving(145.0, 12.0, trace=trace).requests
+    calm = arriving(12.0, 30.0, trace=trace)
+    trace = calm.and_also(replace(each, at_s=30.0 + each.at_s) for each in surge)
+    requests = played(trace, replace(SCENARIO, shape=shape, objectives=quick))[0].requests
+    good = sum(is_good(each, quick[each.tier]) for each in requests if each.at_s >= 30.0)
+    assert good / 12.0 >= 18.0  # of some 24 that it can do
 
 
 def test_first_come_first_served_breaks_down_where_admission_by_objectives_does_not() -> None:

@@ -13,9 +13,12 @@ _DAY_BUCKETS = int(DAY_S / _BUCKET_S)
 _TREND_S, _MOST_TREND = 600.0, 1.0
 # What yesterday did from this time of day on is believed within these bounds.
 _LEAST_RATIO, _MOST_RATIO = 0.5, 3.0
-# The margin moves by so much with each plan that is checked, and stays within bounds. Below 1 it makes up for
-# what else is counted on: the highest of several forecasts, and replicas that are kept for a while.
-_MOVE, _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 0.01, 1.1, 0.8, 1.5
+# The margin moves by so much for each second of plans that are checked, however many they are, and stays
+# within bounds. Below 1 it makes up for what else is counted on: the highest of several forecasts, and
+# replicas that are kept for a while.
+_MOVE_PER_S, _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 0.002, 1.1, 0.8, 1.5
+# After a pause of more nobody knows what was asked for meanwhile.
+_LONGEST_S = 60.0
 
 
 class Margin:
@@ -28,6 +31,7 @@ class Margin:
     def __init__(self, coverage: float) -> None:
         self._coverage = coverage
         self._planned: deque[tuple[float, float]] = deque()
+        self._checked_s: float | None = None
         self.value = _FIRST_MARGIN
 
     def plan(self, work: float, for_s: float) -> None:
@@ -37,8 +41,10 @@ class Margin:
     def observe(self, demand: float, now_s: float) -> None:
         """Moves up fast where more is asked for than was planned for now, and down slowly otherwise."""
         while self._planned and self._planned[0][0] <= now_s:
-            was_short = demand > self._planned.popleft()[1]
-            move = _MOVE * (self._coverage if was_short else self._coverage - 1.0)
+            for_s, work = self._planned.popleft()
+            passed_s = min(for_s - self._checked_s, _LONGEST_S) if self._checked_s is not None else 0.0
+            self._checked_s = for_s
+            move = _MOVE_PER_S * passed_s * (self._coverage if demand > work else self._coverage - 1.0)
             self.value = min(max(self.value * exp(move), _LEAST_MARGIN), _MOST_MARGIN)
 
 
@@ -58,8 +64,9 @@ class DemandForecast:
         self._count += 1
 
     def foresee(self, demand: float, lead_s: float, now_s: float) -> float:
-        """The highest of now and of `lead_s` later."""
-        trended = demand + self._slope_per_s() * min(lead_s, _TREND_S)
+        """The highest of now and of `lead_s` later; what has risen since the last minute rises once more."""
+        rise = demand - self._days.get(self._bucket - 1, demand)
+        trended = demand + max(self._slope_per_s() * min(lead_s, _TREND_S), rise)
         expected = max(min(trended, (1 + _MOST_TREND) * demand), demand * self._ratio(lead_s, now_s))
         return max(demand, expected)
 

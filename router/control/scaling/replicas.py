@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, exp
 from typing import TYPE_CHECKING
 
 from router.control.scaling.demand import DemandForecast, Margin
@@ -17,10 +17,12 @@ from router.control.scaling.demand import DemandForecast, Margin
 if TYPE_CHECKING:
     from router.admission.signals import Load
 
-# At risk: so much of the best tier, or so much of its objective is queue, for so long.
+# Pressed: so much of the best tier is at risk, or so much of its objective is queue, for so long.
 _RISK, _DRAIN_PART, _PRESSED_S = 0.05, 0.5, 15.0
-# How busy replicas are planned to be moves by the risk that comes of it.
-_LEAST_USE, _MOST_USE, _USE_RISE_PER_S, _USE_FALL = 0.4, 0.9, 0.0003, 0.9
+# How busy replicas are planned to be moves by the risk that comes of it, until there is any in so much of the
+# time; by so much a second.
+_ANY_RISK, _RISKY_PART, _USE_PER_S = 0.002, 0.02, 0.002
+_LEAST_USE, _MOST_USE = 0.4, 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,13 @@ class ReplicaScaling:
         self._margin = Margin(self._settings.coverage)
         self._use = self._settings.planned_use
         self._pressed_since_s: float | None = None
-        self._fell_s = float("-inf")
         self._told_s: float | None = None
         self._wishes: deque[tuple[float, int]] = deque()  # falling; the first is the highest of `keep_s`
 
     def wanted(self, load: Load, now_s: float) -> int:
         here = max(load.replicas, 1)
         is_pressed = self._is_pressed(load, now_s)
-        self._learn_use(load, here, is_pressed, now_s)
+        self._learn_use(load, here, now_s)
         self._forecast.observe(load.offered, now_s)
         self._margin.observe(load.offered, now_s)
         ahead = self._forecast.foresee(load.offered, self._settings.start_s, now_s)
@@ -64,7 +65,7 @@ class ReplicaScaling:
             backlog = max(load.drain_s - load.objective_s, 0.0) * here / self._settings.start_s
             needed = max(needed, ceil(load.offered / (load.unit * self._use) + backlog))
         kept = self._kept(max(needed, 1), now_s)
-        self._margin.plan(kept * load.unit * _MOST_USE, now_s + self._settings.start_s)
+        self._margin.plan(kept * load.unit * self._use, now_s + self._settings.start_s)
         return kept + self._settings.spare
 
     def _is_pressed(self, load: Load, now_s: float) -> bool:
@@ -75,18 +76,18 @@ class ReplicaScaling:
             self._pressed_since_s = now_s
         return self._pressed_since_s is not None and now_s - self._pressed_since_s >= _PRESSED_S
 
-    def _learn_use(self, load: Load, here: int, is_pressed: bool, now_s: float) -> None:
+    def _learn_use(self, load: Load, here: int, now_s: float) -> None:
         """Risk although there are as many as planned: plan for less; hardly any risk: for more."""
-        passed_s = 0.0 if self._told_s is None else now_s - self._told_s
+        passed_s = 0.0 if self._told_s is None else min(now_s - self._told_s, _PRESSED_S)
         self._told_s = now_s
         use = load.offered / (load.unit * here)
-        if is_pressed and load.risk > _RISK and use <= self._use:
-            if now_s - self._fell_s >= self._settings.start_s:
-                self._fell_s, self._use = now_s, max(_USE_FALL * min(self._use, use), _LEAST_USE)
-        elif load.risk <= _RISK / 5 and use > 0.5 * self._use:
-            self._use = min(
-                self._use + _USE_RISE_PER_S * passed_s, max(_MOST_USE, self._settings.planned_use)
-            )
+        move = 0.0
+        if load.risk > _ANY_RISK and use <= self._use:
+            move = _RISKY_PART - 1.0
+        elif load.risk <= _ANY_RISK and use > 0.5 * self._use:
+            move = _RISKY_PART
+        most = max(_MOST_USE, self._settings.planned_use)
+        self._use = min(max(self._use * exp(_USE_PER_S * passed_s * move), _LEAST_USE), most)
 
     def _kept(self, needed: int, now_s: float) -> int:
         wishes = self._wishes

@@ -60,8 +60,38 @@ def test_what_came_at_this_time_of_the_day_before_is_expected_again() -> None:
 
 
 def test_risk_in_spite_of_free_replicas_lowers_how_busy_they_are_planned_to_be() -> None:
-    at_risk = [load(6500.0, replicas=10, risk=0.5) for _ in range(200)]
-    assert told(ReplicaScaling(), at_risk)[-1] > ReplicaScaling().wanted(load(6500.0), 0.0)
+    scaling, replicas = ReplicaScaling(), ReplicaScaling().wanted(load(6500.0), 0.0)
+    first = replicas
+    for second in range(600):
+        replicas = scaling.wanted(load(6500.0, replicas=replicas, risk=0.01), float(second))
+    assert replicas > first
+
+
+def test_a_little_risk_now_and_then_lets_replicas_be_busier() -> None:
+    scaling = ReplicaScaling()
+    rare = [load(6500.0, replicas=11, risk=0.01 if second % 100 == 0 else 0.0) for second in range(1500)]
+    wanted = [scaling.wanted(each, float(second)) for second, each in enumerate(rare)]
+    assert wanted[-1] < wanted[0]
+
+
+def test_the_margin_is_the_same_however_often_it_is_looked() -> None:
+    found = []
+    for every_s in (1.0, 5.0):
+        margin, now_s = Margin(coverage=0.95), 0.0
+        while now_s < 600.0:
+            margin.observe(1200.0, now_s)
+            margin.plan(1000.0, now_s + 60.0)
+            now_s += every_s
+        found.append(margin.value)
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
+def test_a_sudden_rise_is_expected_to_go_on() -> None:
+    forecast = DemandForecast()
+    for second in range(0, 600, 5):
+        forecast.observe(1000.0, float(second))
+    forecast.observe(1300.0, 600.0)
+    assert forecast.foresee(1300.0, 90.0, 600.0) == pytest.approx(1600.0)
 
 
 def test_a_backlog_is_worked_off_by_more_replicas() -> None:

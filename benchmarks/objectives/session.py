@@ -1,0 +1,174 @@
+"""Runs on one stack, one after the other, as they were sent and seen: a file to hold forecasts against."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.objectives.arrivals import at_rate, capacity_per_s
+from benchmarks.objectives.prediction import Engine
+from benchmarks.objectives.serving import Served
+from loadtest.percentiles import percentile
+from loadtest.replay.clients import send_from
+from loadtest.replay.plan import plan_of
+from loadtest.replay.sender import Target
+from loadtest.results import RequestResult
+from loadtest.traces import Trace, TracedRequest
+from python_backend.costs.step_cost import StepCost, StepShape
+from router.core.objective import Objective
+
+# After the last arrival and the longest objective: long answers take a while, and are waited for.
+GRACE_S = 60.0
+# The engine tells its gauges every now and then.
+TOLD_WITHIN_S = 2.0
+_SAMPLE_EVERY_S = 0.5
+_SAMPLED = re.compile(r"^((?:inflight_engine_|nv_trt_llm_)\w+(?<!_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)
+# Requests that come alone tell what a request takes beside its own step.
+ALONE, ALONE_TOKENS = "alone", 64
+_ALONE_EVERY_S, _ALONE = 0.5, 15
+# Requests a second before anything is known, and then shares of what can be done.
+_FIRST_PER_S, _TEACHING = 4.0, (1.0, 0.5, 0.8)
+
+
+class Part(str, Enum):
+    """What a run is for; the trace of each part is another one."""
+
+    TEACHING = "teaching"
+    LOADS = "loads"
+    OVERLOAD = "overload"
+
+
+@dataclass(frozen=True)
+class SentRun:
+    """`began_s` since the session began; `cost` is what the engine had learned when it was over.
+
+    Figures are of what arrived within the window.
+    """
+
+    name: str
+    began_s: float
+    window_s: tuple[float, float]
+    results: list[RequestResult]
+    part: Part = Part.TEACHING
+    cost: StepCost | None = None
+
+    @property
+    def requests(self) -> list[TracedRequest]:
+        return [
+            TracedRequest(each.at_s, each.prompt_tokens, each.asked_tokens, each.tenant, each.tier)
+            for each in self.results
+        ]
+
+
+@dataclass
+class Session:
+    """`cost` is what the engine had learned of its steps when it was taught; `samples` its own metrics."""
+
+    engine: Engine
+    objectives: dict[str, Objective]
+    servers: int = 1
+    cost: StepCost | None = None
+    runs: list[SentRun] = field(default_factory=list)
+    samples: list[dict[str, float]] = field(default_factory=list)
+
+    def capacity_per_s(self, trace: Trace, cost: StepCost) -> float:
+        """Of all servers together, in requests of this mixture."""
+        return self.servers * capacity_per_s(trace.requests, cost, self.engine.places, self.engine.kv_tokens)
+
+
+def keep(path: Path, session: Session) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(session))
+
+
+def read(path: Path) -> Session:
+    return msgspec.json.decode(path.read_bytes(), type=Session)
+
+
+class Recorder:
+    """Sends runs to a stack and writes down what became of them."""
+
+    def __init__(self, served: Served, session: Session, clients: int = 1) -> None:
+        self.session = session
+        self._served = served
+        self._clients = clients
+        self._begin_s = time.perf_counter()
+
+    def send(
+        self,
+        name: str,
+        requests: Sequence[TracedRequest],
+        window_s: tuple[float, float],
+        part: Part = Part.TEACHING,
+    ) -> SentRun:
+        served, session = self._served, self.session
+        patience_s = max(each.first_token_s or 0.0 for each in session.objectives.values())
+        target = Target(served.url, served.model, served.keys, gives_up_s=window_s[1] + patience_s + GRACE_S)
+        began: list[float] = []
+        sent = send_from(target, plan_of(requests), self._clients, begins=began.append)
+        served.wait_until_idle()
+        time.sleep(TOLD_WITHIN_S)
+        results = sorted(map(slim, sent.results), key=lambda each: each.at_s)
+        run = SentRun(name, began[0] - self._begin_s, window_s, results, part, served.learned_cost())
+        session.runs.append(run)
+        return run
+
+    def learn(self, teaching: Trace, seconds: float) -> None:
+        """What steps cost, by requests that are not tried."""
+        cost, per_s = None, _FIRST_PER_S
+        for share in _TEACHING:  # what is learned of few at a time says little of many
+            requests = at_rate(teaching, share * per_s, seconds).requests
+            cost = self.send("teaches", requests, (0.0, seconds)).cost
+            if cost is None:
+                raise RuntimeError("the engine has not learned its cost")
+            per_s = self.session.capacity_per_s(teaching, cost)
+        self.session.cost = cost
+        alone = replace(teaching.requests[0], prompt_tokens=ALONE_TOKENS, output_tokens=2)
+        plan = [replace(alone, at_s=_ALONE_EVERY_S * number) for number in range(_ALONE)]
+        self.send(ALONE, plan, (0.0, _ALONE_EVERY_S * _ALONE))
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """The engine's metrics, twice a second."""
+        is_over = threading.Event()
+        thread = threading.Thread(target=self._sample, args=(is_over,))
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _sample(self, is_over: threading.Event) -> None:
+        while not is_over.wait(_SAMPLE_EVERY_S):
+            at_s = time.perf_counter() - self._begin_s
+            found = _SAMPLED.findall(self._served.triton_metrics())
+            self.session.samples.append({"at_s": at_s, **{name: float(value) for name, value in found}})
+
+
+def slim(result: RequestResult) -> RequestResult:
+    """As it is kept: of the times between its tokens the mean."""
+    between_s = result.between_tokens_s
+    return replace(result, gaps_s=[] if between_s is None else [between_s], text="", request_id="")
+
+
+def overhead_s(session: Session, cost: StepCost) -> float:
+    """Of requests that came alone, all but the step that computed their prompts; nothing without any."""
+    alone = [each for run in session.runs if run.name == ALONE for each in run.results]
+    firsts = sorted(each.first_token_s for each in alone if each.first_token_s is not None)
+    step_s = cost.step_ms(StepShape(ALONE_TOKENS, 0, 0)) / 1000
+    return max(0.0, percentile(firsts, 0.5) - step_s) if firsts else 0.0
+
+
+def trace_of(session: Session) -> Trace:
+    """All that was sent, on the session's clock."""
+    requests = [replace(each, at_s=run.began_s + each.at_s) for run in session.runs for each in run.requests]
+    return Trace("session", tuple(requests))
