@@ -74,7 +74,7 @@ WORKERS ?= 2
 test: install-dev ## Run all tests: pytest $(ARGS)
 	@$(RUN) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-runtimes: install-dev ## Test vLLM for real: over two processes, in two pools and with images too (3 GB, once)
+runtimes: install-dev ## Test vLLM for real, in two pools and with images too (3 GB, once)
 	@INFLIGHT_TEST_RUNTIMES=1 $(RUN) pytest tests/stack/test_vllm_runtime.py tests/stack/test_vllm_images.py tests/stack/test_vllm_pools.py $(ARGS)
 
 upgrade: install-dev ## The version before becomes this one, container by container, under load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -17,9 +18,15 @@ from benchmarks.stack import RunningStack, running_stack
 from tests.lasting import lasting
 from tests.stack.conftest import EXACT
 from tests.stack.seeing_model import expanded, greedy_ids, random_picture, write_seeing_model
-from tests.stack.test_vllm_runtime import SPREAD, comes_true
+from tests.stack.test_vllm_runtime import comes_true
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200), SPREAD]
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(
+        "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="a third start of vLLM: make runtimes"
+    ),
+]
 
 NEW_TOKENS = 12
 QUESTION = "What is on this picture?"

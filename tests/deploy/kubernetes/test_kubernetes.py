@@ -53,7 +53,9 @@ def built() -> dict[str, tuple[Object, ...]]:
 def write_kustomization(place: Path, namespace: str | None = None, **parts: list[Path]) -> None:
     """As somebody's own overlay would be."""
     place.mkdir(exist_ok=True)
-    whole: dict[str, object] = {name: [os.path.relpath(each, place) for each in parts[name]] for name in parts}
+    whole: dict[str, object] = {
+        name: [os.path.relpath(each, place) for each in paths] for name, paths in parts.items()
+    }
     if namespace is not None:
         whole["namespace"] = namespace
     (place / "kustomization.yaml").write_text(yaml.safe_dump(whole))
