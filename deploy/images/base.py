@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LIBRARIES = (
     *("ca-certificates", "libssl3", "libffi8", "libsqlite3-0", "zlib1g", "libbz2-1.0", "liblzma5"),
-    *("libreadline8", "libncursesw6", "libuuid1", "libexpat1", "netbase", "passwd", "tzdata"),
+    *("libreadline8", "libncursesw6", "libuuid1", "libexpat1", "libstdc++6", "netbase", "passwd", "tzdata"),
 )
 # What packages do when they are installed, as far as it is missed.
 SETTLED = "for each in passwd group; do cp /usr/share/base-passwd/$each.master /etc/$each; done; ldconfig"
