@@ -58,9 +58,8 @@ class Load:
                 return judged("".join(got.iter_text()), stream=stream)
         except httpx.ConnectError as error:
             return REFUSED, str(error)
-        except (
-            httpx.RemoteProtocolError
-        ) as error:  # a kept connection that was closed before its next request
+        except (httpx.RemoteProtocolError, httpx.ReadError) as error:
+            # A kept connection that was closed before its next request, or while that one came.
             return (CUT if begun else REFUSED), str(error)
         except httpx.HTTPError as error:
             return (CUT if begun else FAILED), repr(error)
