@@ -74,7 +74,7 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
                 if code := what["code"].int64_param:
                     status = next(status for status in grpc.StatusCode if status.value[0] == code)
                     await context.abort(status, what["details"].string_param)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # the latter where a response was being written
             server.cancelled += 1
             raise
         finally:
