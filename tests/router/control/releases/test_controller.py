@@ -93,7 +93,7 @@ async def settle(*controllers: Controller, turns: int = 8) -> None:
             each._look_again_s = 0.0
             await each.turn()
             if jobs := list(each._jobs.values()):
-                await asyncio.wait(jobs, timeout=5)
+                await asyncio.wait(jobs, timeout=30)
             await asyncio.sleep(0)
 
 
