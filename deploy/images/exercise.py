@@ -104,10 +104,14 @@ def restart(containers: Containers, load: Load, name: str) -> dict[str, Any]:
     containers.restart(name)
     containers.wait_healthy(name)
     back_s = time.monotonic() - began_s
+    settle(containers, load, 1)
+    away_s = time.monotonic() - began_s  # routers look at it once more before they send it anything
     settle(containers, load, SETTLED_CHATS)
     ended = load.counts() - before
-    if ended.keys() - allowed_endings(name, back_s):
-        raise Failed(f"{name} was restarted: {dict(ended)}\n" + "\n".join(load.reasons[told:][:5]))
+    if ended.keys() - allowed_endings(name, away_s):
+        said = "\n".join(load.reasons[told:][:5])
+        when = f"healthy after {back_s:.1f} s, answered for after {away_s:.1f} s"
+        raise Failed(f"{name} was restarted, {when}: {dict(ended)}\n{said}")
     print(f"{name} restarted: {back_s:.1f} s, {dict(ended)}", flush=True)
     return {"back_after_s": round(back_s, 1), **ended}
 
