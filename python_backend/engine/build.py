@@ -14,7 +14,7 @@ from python_backend.engine.engine import Engine
 from python_backend.engine.guides import GuideCompiler, GuideLimits
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.kv.blocks import BlockPool
-from python_backend.engine.kv.size import default_kv_tokens, kv_bytes_per_token
+from python_backend.engine.kv.size import default_kv_tokens, kv_bytes_per_number, kv_bytes_per_token
 from python_backend.engine.models import load_weights, longest_sequence
 from python_backend.engine.report import LoadingProgress, ignore_progress
 from python_backend.engine.steps.cost_memory import CostMemory, files_of
@@ -92,8 +92,9 @@ def _place(
 
         pool, executor = build_on_gpu(config, weights, max_sequence_tokens, progress)
         return pool, executor, executor.adapters
+    number_bytes = kv_bytes_per_number(config.precision == "fp32")
     kv_tokens = config.max_tokens_in_kv_cache or default_kv_tokens(
-        kv_bytes_per_token(weights.shape, config.tokens_per_block), max_sequence_tokens
+        kv_bytes_per_token(weights.shape, config.tokens_per_block, number_bytes), max_sequence_tokens
     )
     blocks = max(1, kv_tokens // config.tokens_per_block)
     pool = BlockPool(blocks, config.tokens_per_block, window_tokens=weights.shape.window_tokens)

@@ -12,11 +12,16 @@ GIB = 1 << 30
 _LANES = 16
 
 
-def kv_bytes_per_token(shape: DecoderShape, tokens_per_block: int) -> int:
+def kv_bytes_per_number(is_exact: bool) -> int:
+    """On the CPU: half precision, but where the weights are kept as exact as they were trained."""
+    return 4 if is_exact else 2
+
+
+def kv_bytes_per_token(shape: DecoderShape, tokens_per_block: int, number_bytes: int) -> int:
     """One token's part of a block, with the padding that goes with it, rounded up."""
     keys = shape.head_dim * _padded(tokens_per_block)
     values = tokens_per_block * _padded(shape.head_dim)
-    block_bytes = shape.layers * shape.kv_heads * (keys + values) * 4
+    block_bytes = shape.layers * shape.kv_heads * (keys + values) * number_bytes
     return -(-block_bytes // tokens_per_block)
 
 

@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit
 
 from python_backend.engine.native.arithmetic import OPTIONS, exponential, hyperbolic_tangent
-from python_backend.engine.native.microkernel import LANES, QUERIES, make_combine
+from python_backend.engine.native.microkernel import (
+    LANES,
+    QUERIES,
+    Lanes,
+    floats,
+    halfs,
+    make_combine,
+    store_float,
+    store_half,
+    widen,
+)
 
-_score_one, _score_two, _score_three, _score_four = (make_combine(n + 1, adds=False) for n in range(QUERIES))
-_weigh_one, _weigh_two, _weigh_three, _weigh_four = (make_combine(n + 1, adds=True) for n in range(QUERIES))
 _LEAST = np.float32(-3.4e38)
+_HALF_BYTES = np.int64(2)
+
+
+def _make_sums(adds: bool, lanes: Lanes) -> Callable[..., None]:
+    """As the microkernel's, for any number of queries: four at a time while there are four."""
+    one, two, three, four = (make_combine(count + 1, adds, lanes) for count in range(QUERIES))
+
+    @njit(**OPTIONS)
+    def sums(count, shares, shares_stride, rows, rows_stride, length, out, out_stride):
+        done = 0
+        while done < count:
+            p, s = shares + done * shares_stride, out + done * out_stride
+            left = count - done
+            if left >= 4:
+                four(p, shares_stride, rows, rows_stride, length, s, out_stride)
+            elif left == 3:
+                three(p, shares_stride, rows, rows_stride, length, s, out_stride)
+            elif left == 2:
+                two(p, shares_stride, rows, rows_stride, length, s, out_stride)
+            else:
+                one(p, shares_stride, rows, rows_stride, length, s, out_stride)
+            done += QUERIES
+
+    return sums
+
+
+_score_floats, _score_halfs = _make_sums(False, floats), _make_sums(False, halfs)
+_weigh_floats, _weigh_halfs = _make_sums(True, floats), _make_sums(True, halfs)
 
 
 @njit(**OPTIONS)
@@ -42,10 +80,20 @@ def turn_and_store(d, layer, rope, row, qkv, batch, cache):
     slot = position % d.slots
     keys_at = d.heads * d.head_dim
     values_at = keys_at + d.kv_heads * d.head_dim
+    keys, values = cache.keys[layer, block], cache.values[layer, block]
+    size = d.kv_bytes
     for head in range(d.kv_heads):
+        key_at = np.int64(keys[head].ctypes.data + slot * size)
+        value_at = np.int64(values[head, slot].ctypes.data)
         for i in range(d.head_dim):
-            cache.keys[layer, block, head, i, slot] = qkv[row, keys_at + head * d.head_dim + i]
-            cache.values[layer, block, head, slot, i] = qkv[row, values_at + head * d.head_dim + i]
+            key, value = qkv[row, keys_at + i], qkv[row, values_at + i]
+            if size == _HALF_BYTES:
+                store_half(key_at + i * keys.strides[1], key)
+                store_half(value_at + i * size, value)
+            else:
+                store_float(key_at + i * keys.strides[1], key)
+                store_float(value_at + i * size, value)
+        keys_at, values_at = keys_at + d.head_dim, values_at + d.head_dim
 
 
 @njit(**OPTIONS)
@@ -76,46 +124,15 @@ def _soften(scores, first, end, softcap, sink):
 
 
 @njit(**OPTIONS)
-def _score(count, query, query_stride, keys, keys_stride, head_dim, scores, stride):
-    done = 0
-    while done < count:
-        q, s = query + done * query_stride, scores + done * stride
-        left = count - done
-        if left >= 4:
-            _score_four(q, query_stride, keys, keys_stride, head_dim, s, stride)
-        elif left == 3:
-            _score_three(q, query_stride, keys, keys_stride, head_dim, s, stride)
-        elif left == 2:
-            _score_two(q, query_stride, keys, keys_stride, head_dim, s, stride)
-        else:
-            _score_one(q, query_stride, keys, keys_stride, head_dim, s, stride)
-        done += QUERIES
-
-
-@njit(**OPTIONS)
-def _weigh(count, shares, shares_stride, values, values_stride, tokens, sums, sums_stride):
-    done = 0
-    while done < count:
-        p, s = shares + done * shares_stride, sums + done * sums_stride
-        left = count - done
-        if left >= 4:
-            _weigh_four(p, shares_stride, values, values_stride, tokens, s, sums_stride)
-        elif left == 3:
-            _weigh_three(p, shares_stride, values, values_stride, tokens, s, sums_stride)
-        elif left == 2:
-            _weigh_two(p, shares_stride, values, values_stride, tokens, s, sums_stride)
-        else:
-            _weigh_one(p, shares_stride, values, values_stride, tokens, s, sums_stride)
-        done += QUERIES
-
-
-@njit(**OPTIONS)
-def attend(d, window, sinks, layer, row, rows, kv_head, qkv, batch, cache, queries, scores, sums, attended):
+def attend(
+    d, window, sinks, layer, row, rows, kv_head, qkv, batch, cache, queries, scores, sums, wide, attended
+):
     """Attention of a few neighbouring rows of one sequence, for the query heads that share a key head.
 
     Keys lie in the cache dimension by dimension and values token by token, so that both sums run over whole
     vectors: sixteen scores, or as many dimensions, at a time. A row's own view begins and ends inside the
-    view of them all; what it does not see has a share of zero, which changes no sum.
+    view of them all; what it does not see has a share of zero, which changes no sum. Where more queries than
+    one sum takes read a block of halfs, it is made floats once for all of them: to the same numbers.
     """
     position = batch.positions[row]
     table = batch.tables_at[row]
@@ -125,7 +142,10 @@ def attend(d, window, sinks, layer, row, rows, kv_head, qkv, batch, cache, queri
     stop = position + rows - origin
     group = d.heads // d.kv_heads
     count = rows * group
-    key_lanes, value_lanes = cache.keys.shape[4], cache.values.shape[4]
+    key_lanes, value_lanes = cache.keys.shape[4] // d.kv_bytes, cache.values.shape[4] // d.kv_bytes
+    is_wider = d.kv_bytes == _HALF_BYTES and count > QUERIES
+    size = np.int64(4) if is_wider else np.int64(d.kv_bytes)
+    wide_at = np.int64(wide.ctypes.data)
     head_keys = cache.keys.ctypes.data + layer * cache.keys.strides[0] + kv_head * cache.keys.strides[2]
     head_values = (
         cache.values.ctypes.data + layer * cache.values.strides[0] + kv_head * cache.values.strides[2]
@@ -141,19 +161,17 @@ def attend(d, window, sinks, layer, row, rows, kv_head, qkv, batch, cache, queri
         for i in range(value_lanes):
             sums[query, i] = np.float32(0.0)
     for block in range(first_block, last_block + 1):
-        keys = head_keys + batch.tables[table + block] * cache.keys.strides[1]
+        keys = np.int64(head_keys + batch.tables[table + block] * cache.keys.strides[1])
+        if is_wider:
+            widen(keys, d.head_dim * key_lanes, wide_at)
+            keys = wide_at
+        step = key_lanes * size
         for part in range(0, key_lanes, LANES):
-            at = scores_at + (block * d.slots - origin + part) * 4
-            _score(
-                count,
-                queries_at,
-                queries_stride,
-                keys + part * 4,
-                key_lanes * 4,
-                d.head_dim,
-                at,
-                scores_stride,
-            )
+            at, begin = scores_at + (block * d.slots - origin + part) * 4, keys + part * size
+            if size == _HALF_BYTES:
+                _score_halfs(count, queries_at, queries_stride, begin, step, d.head_dim, at, scores_stride)
+            else:
+                _score_floats(count, queries_at, queries_stride, begin, step, d.head_dim, at, scores_stride)
     for query in range(count):
         end = position + query // group + 1
         first = 0 if window == 0 else max(0, end - window)
@@ -161,19 +179,17 @@ def attend(d, window, sinks, layer, row, rows, kv_head, qkv, batch, cache, queri
         _soften(scores[query, :stop], first - origin, end - origin, d.attention_softcap, sink)
     for block in range(first_block, last_block + 1):
         tokens = min(d.slots, position + rows - block * d.slots)
-        values = head_values + batch.tables[table + block] * cache.values.strides[1]
-        at = scores_at + (block * d.slots - origin) * 4
+        values = np.int64(head_values + batch.tables[table + block] * cache.values.strides[1])
+        if is_wider:
+            widen(values, tokens * value_lanes, wide_at)
+            values = wide_at
+        at, step = scores_at + (block * d.slots - origin) * 4, value_lanes * size
         for part in range(0, value_lanes, LANES):
-            _weigh(
-                count,
-                at,
-                scores_stride,
-                values + part * 4,
-                value_lanes * 4,
-                tokens,
-                sums_at + part * 4,
-                sums_stride,
-            )
+            begin, target = values + part * size, sums_at + part * 4
+            if size == _HALF_BYTES:
+                _weigh_halfs(count, at, scores_stride, begin, step, tokens, target, sums_stride)
+            else:
+                _weigh_floats(count, at, scores_stride, begin, step, tokens, target, sums_stride)
     for query in range(count):
         at = (kv_head * group + query % group) * d.head_dim
         for i in range(d.head_dim):

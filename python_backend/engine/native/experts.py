@@ -6,9 +6,10 @@ import numpy as np
 from numba import njit
 
 from python_backend.engine.native.arithmetic import NO, OPTIONS, exponential
-from python_backend.engine.native.products import FP32, mlp_inner, part_of, product
+from python_backend.engine.native.products import mlp_inner, part_of, product
 from python_backend.engine.native.tables import Matrix
 from python_backend.engine.native.threads import meet
+from python_backend.engine.native.tiles import FP32
 
 _ONE = np.float32(1.0)
 

@@ -25,6 +25,7 @@ GROUP = 32
 # Output channels of a tile: two vectors of four.
 CHANNELS = 8
 ROWS = 4
+LARGEST_HALF = 65504.0
 
 
 class Format(IntEnum):
@@ -301,11 +302,35 @@ def _loop(
 LANES, QUERIES = 16, 4
 
 
-def make_combine(queries: int, adds: bool) -> Callable[..., None]:
+def floats(builder: ir.IRBuilder, row: ir.Value) -> list[ir.Value]:
+    """The next sixteen numbers of a row, four at a time."""
+    return [_load(builder, _at(builder, row, 16 * part), _FLOATS) for part in range(LANES // 4)]
+
+
+def halfs(builder: ir.IRBuilder, row: ir.Value) -> list[ir.Value]:
+    """The same from half precision."""
+    parts = [_load(builder, _at(builder, row, 8 * part), _HALFS) for part in range(LANES // 4)]
+    return [builder.fpext(part, _FLOATS) for part in parts]
+
+
+def signed_bytes(builder: ir.IRBuilder, row: ir.Value) -> list[ir.Value]:
+    """The same from bytes."""
+    integers = builder.sext(_load(builder, row, _BYTES), ir.VectorType(_I32, LANES))
+    numbers = builder.sitofp(integers, ir.VectorType(_FLOAT, LANES))
+    nothing = ir.Constant(numbers.type, ir.Undefined)
+    quarters = [list(range(first, first + 4)) for first in range(0, LANES, 4)]
+    return [builder.shuffle_vector(numbers, nothing, ir.Constant(_INTS, lanes)) for lanes in quarters]
+
+
+Lanes = Callable[[ir.IRBuilder, ir.Value], list[ir.Value]]
+
+
+def make_combine(queries: int, adds: bool, lanes: Lanes) -> Callable[..., None]:
     """combine(shares, shares_stride, rows, rows_stride, count, out, out_stride).
 
-    For each query, out[:16] = (or += where it `adds`) Σ shares[i] · rows[i][:16] over `count` rows. All are
-    integers, strides in bytes. The sum runs from the first row to the last for any number of queries.
+    For each query, out[:16] = (or += where it `adds`) Σ shares[i] · rows[i][:16] over `count` rows, of what
+    `lanes` reads. All are integers, strides in bytes. The sum runs from the first row to the last for any
+    number of queries.
     """
 
     @intrinsic
@@ -322,8 +347,8 @@ def make_combine(queries: int, adds: bool) -> Callable[..., None]:
             out_of = [query(out, out_stride, number) for number in range(queries)]
 
             def add_row(index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                row = _pointer(builder, builder.add(rows, builder.mul(index, rows_stride)), _FLOAT)
-                loaded = [_load(builder, _at(builder, row, 4 * part), _FLOATS) for part in parts]
+                row = _pointer(builder, builder.add(rows, builder.mul(index, rows_stride)), _I8)
+                loaded = lanes(builder, row)
                 result = []
                 for number in range(queries):
                     share = _broadcast(builder, builder.load(builder.gep(shares_of[number], [index])))
@@ -345,6 +370,50 @@ def make_combine(queries: int, adds: bool) -> Callable[..., None]:
         return types.void(*[types.int64] * 7), generate
 
     return combine
+
+
+@intrinsic
+def widen(context, source, count, target):
+    """So many halfs, in whole vectors, as floats."""
+
+    def generate(to: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        source, count, target = values
+
+        def copy(index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            here = builder.add(source, builder.mul(index, ir.Constant(_I64, 2)))
+            there = builder.add(target, builder.mul(index, ir.Constant(_I64, 4)))
+            for part, vector in enumerate(halfs(builder, _pointer(builder, here, _I8))):
+                _store(builder, vector, _at(builder, _pointer(builder, there, _FLOAT), 4 * part))
+            return sums
+
+        _counted(builder, ir.Constant(_I64, 0), count, LANES, [], copy)
+        return to.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def store_float(context, address, value):
+    def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        builder.store(values[1], _pointer(builder, values[0], _FLOAT))
+        return target.get_dummy_value()
+
+    return types.void(types.int64, types.float32), generate
+
+
+@intrinsic
+def store_half(context, address, value):
+    """What is too large for half precision becomes the largest there is; not a number stays none."""
+
+    def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        address, value = values
+        for sign, is_beyond in ((1, ">"), (-1, "<")):
+            limit = ir.Constant(_FLOAT, sign * LARGEST_HALF)
+            value = builder.select(builder.fcmp_ordered(is_beyond, value, limit), limit, value)
+        builder.store(builder.fptrunc(value, _HALF), _pointer(builder, address, _HALF))
+        return target.get_dummy_value()
+
+    return types.void(types.int64, types.float32), generate
 
 
 def _counted(

@@ -9,6 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from python_backend.engine.kv.size import kv_bytes_per_number
 from python_backend.engine.native.adapters import NativeAdapters
 from python_backend.engine.native.arithmetic import ACTIVATIONS
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, LANES, ROWS, Format
@@ -59,16 +60,16 @@ class NativeModel:
         self._shape = shape
         self._arrays = arrays
         self._team = Team(threads)
-        blocks = (shape.layers, total_blocks, shape.kv_heads)
+        blocks, size = (shape.layers, total_blocks, shape.kv_heads), kv_bytes_per_number(kind is Format.FP32)
         self._cache = Cache(
-            keys=_floats(*blocks, shape.head_dim, whole(tokens_per_block, LANES)),
-            values=_floats(*blocks, tokens_per_block, whole(shape.head_dim, LANES)),
+            keys=np.zeros((*blocks, shape.head_dim, whole(tokens_per_block, LANES) * size), np.uint8),
+            values=np.zeros((*blocks, tokens_per_block, whole(shape.head_dim, LANES) * size), np.uint8),
         )
         self._dimensions = _dimensions(shape, kind, tokens_per_block)
         together = _ROWS_TOGETHER * shape.heads // shape.kv_heads
         self._scores = _floats(threads, together, max_sequence_tokens + 2 * max(tokens_per_block, LANES))
         experts = shape.experts.total if shape.experts else 0
-        self.adapters = NativeAdapters(shape, max_adapters, max_adapter_rank)
+        self.adapters = NativeAdapters(shape, kind, max_adapters, max_adapter_rank)
         self._nothing = _floats(CHANNELS)
         self._counters = np.zeros(2 + counters_per_layer(experts) * shape.layers, np.int64)
         self._scratch = self._scratch_for(64)
@@ -201,6 +202,9 @@ class NativeModel:
             queries=_floats(self._team.threads, self._scores.shape[1], shape.head_dim),
             scores=self._scores,
             sums=_floats(self._team.threads, self._scores.shape[1], whole(shape.head_dim, LANES)),
+            wide=_floats(
+                self._team.threads, self._cache.keys[0, 0, 0].size + self._cache.values[0, 0, 0].size
+            ),
             tiles=_floats(self._team.threads, CHANNELS + 2 * ROWS * GROUP),
         )
 
@@ -242,6 +246,7 @@ def _dimensions(shape: DecoderShape, kind: Format, slots: int) -> Dimensions:
         rotary=len(shape.ropes[0].inverse_frequencies),
         vocabulary=shape.vocabulary,
         slots=slots,
+        kv_bytes=kv_bytes_per_number(kind is Format.FP32),
         format=int(kind),
         head_format=int(head_format(kind)),
         activation=ACTIVATIONS.index(shape.activation),

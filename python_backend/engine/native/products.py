@@ -14,42 +14,18 @@ from python_backend.engine.native.arithmetic import (
     float_of_bits,
     quantize,
 )
-from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS
 from python_backend.engine.native.tables import Inputs
 from python_backend.engine.native.threads import take_number
+from python_backend.engine.native.tiles import FP32, TILE_BYTES, TILE_SCALES, times_tile
 
-_fp32_one, _fp32_four = make_tile(Format.FP32, 1), make_tile(Format.FP32, ROWS)
-_int8_one, _int8_four = make_tile(Format.INT8, 1), make_tile(Format.INT8, ROWS)
-_int4_one, _int4_four = make_tile(Format.INT4, 1), make_tile(Format.INT4, ROWS)
-FP32, INT8, INT4 = np.int64(Format.FP32), np.int64(Format.INT8), np.int64(Format.INT4)
-TILE_BYTES = tuple(kind.bytes_per_group for kind in Format)
-TILE_SCALES = tuple(kind.scales_per_group for kind in Format)
 # Tiles a thread takes at a time: few enough that all threads end together, enough that numbers are cheap.
 _SHARES = 6
 _INNER_STEP = np.int64(2 * GROUP * 4)  # bytes from the gates and ups of a row to those of the next
 
 
 @njit(**OPTIONS)
-def _tile(kind, rows, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step):
-    """One tile's product with 1 or 4 rows; addresses and strides as the microkernel wants them."""
-    if kind == INT8:
-        if rows == 1:
-            _int8_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
-        else:
-            _int8_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
-    elif kind == INT4:
-        if rows == 1:
-            _int4_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
-        else:
-            _int4_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
-    elif rows == 1:
-        _fp32_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
-    else:
-        _fp32_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
-
-
-@njit(**OPTIONS)
-def _times_tile(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, out, out_step):
+def _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, out, out_step):
     """`rows` rows from `first_row` on times one tile, four at a time while there are four."""
     groups = inputs.floats.shape[1] // GROUP
     w = matrix.weights.ctypes.data + tile * groups * TILE_BYTES[kind]
@@ -62,7 +38,7 @@ def _times_tile(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, 
     row = 0
     while row < rows:
         size = ROWS if row + ROWS <= rows else 1
-        _tile(
+        times_tile(
             kind,
             size,
             w,
@@ -99,12 +75,12 @@ def product(kind, matrix, rows, inputs, adds, out, buffer, counters, number, thr
             if column + CHANNELS > out.shape[1] or (has_bias and adds):
                 _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer)
             elif adds:
-                _times_tile(kind, matrix, tile, inputs, NOUGHT, rows, target, out_step, target, out_step)
+                _times_rows(kind, matrix, tile, inputs, NOUGHT, rows, target, out_step, target, out_step)
             else:
                 begin = bias_at + column * 4 if has_bias else buffer_at
                 for i in range(CHANNELS):
                     buffer[i] = np.float32(0.0)
-                _times_tile(kind, matrix, tile, inputs, NOUGHT, rows, begin, NOUGHT, target, out_step)
+                _times_rows(kind, matrix, tile, inputs, NOUGHT, rows, begin, NOUGHT, target, out_step)
 
 
 @njit(**OPTIONS)
@@ -121,7 +97,7 @@ def _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer):
                 buffer[c] += matrix.bias[column + c]
             if adds:
                 buffer[c] += out[row, column + c]
-        _times_tile(kind, matrix, tile, inputs, row, ONE, at, NOUGHT, at, NOUGHT)
+        _times_rows(kind, matrix, tile, inputs, row, ONE, at, NOUGHT, at, NOUGHT)
         for c in range(columns):
             out[row, column + c] = buffer[c]
 
@@ -149,7 +125,7 @@ def mlp_inner(kind, activation, limit, matrix, adapted, layer, rows, inputs, inn
                 begin = bias_at + at * CHANNELS * 4 if has_bias else nothing
                 place = (tile % 2) * GROUP + (tile // 2) * CHANNELS
                 target = gates_ups + place * 4
-                _times_tile(kind, matrix, at, inputs, row, size, begin, NOUGHT, target, _INNER_STEP)
+                _times_rows(kind, matrix, at, inputs, row, size, begin, NOUGHT, target, _INNER_STEP)
             for r in range(size):
                 at = CHANNELS + r * 2 * GROUP
                 expand_gates_and_ups(adapted, layer, row + r, group, buffer, at)

@@ -24,7 +24,6 @@ from python_backend.engine.native.arithmetic import NO, NOUGHT, ONE, OPTIONS, ST
 from python_backend.engine.native.attention import attend, norm_heads, turn_and_store
 from python_backend.engine.native.experts import think
 from python_backend.engine.native.products import (
-    FP32,
     embed,
     fold_in,
     mlp_inner,
@@ -34,6 +33,7 @@ from python_backend.engine.native.products import (
 )
 from python_backend.engine.native.tables import Matrix
 from python_backend.engine.native.threads import meet, take_number
+from python_backend.engine.native.tiles import FP32
 
 # Counters by which the threads of a layer share its products, and its attention.
 _QKV, _ATTENTION, _ATTENTION_OUT, _MLP_INNER, _MLP_OUT, _EXPERTS = range(6)
@@ -47,7 +47,7 @@ def counters_per_layer(experts: int) -> int:
 @njit(**OPTIONS)
 def _attend_all(d, w, layer, batch, x, cache, me, counters, number):
     window, sinks = w.windows[layer], w.sinks[layer]
-    queries, scores, sums = x.queries[me], x.scores[me], x.sums[me]
+    queries, scores, sums, wide = x.queries[me], x.scores[me], x.sums[me], x.wide[me]
     parts = batch.first_rows.shape[0]
     while True:
         task = take_number(counters, number)
@@ -57,7 +57,9 @@ def _attend_all(d, w, layer, batch, x, cache, me, counters, number):
         part, kv_head = parts - 1 - task // d.kv_heads, task % d.kv_heads
         row, rows = batch.first_rows[part], batch.row_counts[part]
         out = x.attended.floats
-        attend(d, window, sinks, layer, row, rows, kv_head, x.qkv, batch, cache, queries, scores, sums, out)
+        attend(
+            d, window, sinks, layer, row, rows, kv_head, x.qkv, batch, cache, queries, scores, sums, wide, out
+        )
 
 
 @njit(**OPTIONS)
@@ -79,9 +81,9 @@ def _attention(d, w, layer, batch, x, adapted, cache, me, threads, counters, num
     _attend_all(d, w, layer, batch, x, cache, me, counters, number + _ATTENTION)
     meet(counters, threads)
     for row in range(me, rows, threads):
-        shrink(adapted, layer, ATTENTION_OUT, ONE_PART, x.attended, row)
         if d.format != FP32:
             quantize_row(x.attended, row)
+        shrink(adapted, layer, ATTENTION_OUT, ONE_PART, x.attended, row)
     if d.format != FP32:
         meet(counters, threads)
     adds = w.attention_out_norm.shape[1] == 0

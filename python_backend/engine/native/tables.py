@@ -15,6 +15,7 @@ class Dimensions(NamedTuple):
     rotary: int  # pairs of a head that turn
     vocabulary: int
     slots: int
+    kv_bytes: int  # of a key's or value's number: 4, or 2 in half precision
     format: int
     head_format: int
     activation: int
@@ -96,12 +97,15 @@ class Batch(NamedTuple):
 
 
 class AdapterTables(NamedTuple):
-    """Adapters by their places. What a part has in a layer begins `starts` behind the layer's floats."""
+    """Adapters by their places. What a part has in a layer begins `starts` behind the layer's bytes."""
 
-    pool: Any  # (places, floats)
+    pool: Any  # (places, bytes)
     ranks: Any  # (places, layers, parts); 0: nothing is added there
-    starts: Any  # (parts, 3): the first matrix, the second, and how wide that is
-    layer_floats: int
+    starts: Any  # (parts, 3): the first matrix, its scales, and the second
+    widths: Any  # (parts): outputs of the second
+    worths: Any  # (places, layers, parts, ranks): what a row of the second is multiplied by
+    layer_bytes: int
+    format: int
 
 
 class Adapted(NamedTuple):
@@ -109,14 +113,14 @@ class Adapted(NamedTuple):
 
     tables: AdapterTables
     of_row: Any  # the place of its adapter, -1: none; empty where no row has one
-    rows: Any  # (rows, parts that have one input, rank)
+    rows: Any  # (rows, parts that have one input, and room for part of a vector; rank)
     nothing: Any  # eight zeros
 
 
 class Cache(NamedTuple):
     """Keys (layers, blocks, heads, dimensions, slots), values (layers, blocks, heads, slots, dimensions).
 
-    The last axis of each is padded to whole vectors.
+    The last axis of each is padded to whole vectors, and in bytes: `Dimensions.kv_bytes` make a number.
     """
 
     keys: Any
@@ -161,6 +165,7 @@ class Scratch(NamedTuple):
     queries: Any  # (threads, queries that attend together, dimensions of a head)
     scores: Any  # (threads, the same, tokens)
     sums: Any  # (threads, the same, dimensions of a head)
+    wide: Any  # (threads, a head's keys or values of one block)
     tiles: Any  # (threads, a tile's worth, and the gates and ups of a few rows)
 
 

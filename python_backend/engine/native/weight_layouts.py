@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from python_backend.engine.models.decoder import Grouped, Matrix, Numbers, dense
-from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, LARGEST_HALF, Format
 
 Floats = NDArray[np.float32]
-_LARGEST_HALF = 65504.0
 
 
 def whole(size: int, unit: int) -> int:
@@ -39,7 +38,7 @@ def pack(matrix: Matrix, kind: Format) -> Packed:
 
 
 def _kept_levels(matrix: Grouped, kind: Format) -> Packed | None:
-    fits = matrix.group % GROUP == 0 and float(np.abs(matrix.scales).max(initial=0)) <= _LARGEST_HALF
+    fits = matrix.group % GROUP == 0 and float(np.abs(matrix.scales).max(initial=0)) <= LARGEST_HALF
     if not fits or matrix.numbers is Numbers.E4M3 or not np.isfinite(matrix.scales).all():
         return None
     if kind is Format.INT4 and matrix.numbers is Numbers.INT4:

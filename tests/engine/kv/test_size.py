@@ -40,5 +40,6 @@ def shape_of(head_dim: int) -> DecoderShape:
 def test_keys_are_padded_to_whole_vectors_of_slots_and_values_of_dimensions(
     head_dim: int, tokens_per_block: int, numbers_of_a_head: int
 ) -> None:
-    found = kv_bytes_per_token(shape_of(head_dim), tokens_per_block)
-    assert numbers_of_a_head - 1 < found / (2 * 3 * 4) <= numbers_of_a_head
+    for number_bytes in (2, 4):
+        found = kv_bytes_per_token(shape_of(head_dim), tokens_per_block, number_bytes)
+        assert numbers_of_a_head - 1 < found / (2 * 3 * number_bytes) <= numbers_of_a_head

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from python_backend.engine.native import attention
 from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
-from python_backend.engine.native.microkernel import GROUP, LANES, Format
+from python_backend.engine.native.microkernel import GROUP, LANES, Format, store_half
 from python_backend.engine.native.products import product
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import meet, take_number
@@ -20,7 +20,8 @@ from python_backend.engine.native.weight_layouts import Packed, whole
 Floats = NDArray[np.float32]
 Function = TypeVar("Function", bound=Callable[..., None])
 _take_number: Any = take_number  # mypy takes it for a function of three
-_score, _weigh = attention._score, attention._weigh
+_score_floats, _score_halfs = attention._score_floats, attention._score_halfs
+_weigh_floats, _weigh_halfs = attention._weigh_floats, attention._weigh_halfs
 
 
 def compiled(function: Function) -> Function:
@@ -52,13 +53,24 @@ def _multiply(
 
 
 @compiled
-def _combine(adds: Any, shares: Any, rows: Any, count: Any, out: Any) -> None:
+def _combine(adds: Any, are_halfs: Any, shares: Any, rows: Any, count: Any, out: Any) -> None:
     queries = shares.shape[0]
     share, row, target = shares.ctypes.data, rows.ctypes.data, out.ctypes.data
-    if adds:
-        _weigh(queries, share, shares.strides[0], row, rows.strides[0], count, target, out.strides[0])
+    share_step, row_step, step = shares.strides[0], rows.strides[0], out.strides[0]
+    if are_halfs and adds:
+        _weigh_halfs(queries, share, share_step, row, row_step, count, target, step)
+    elif are_halfs:
+        _score_halfs(queries, share, share_step, row, row_step, count, target, step)
+    elif adds:
+        _weigh_floats(queries, share, share_step, row, row_step, count, target, step)
     else:
-        _score(queries, share, shares.strides[0], row, rows.strides[0], count, target, out.strides[0])
+        _score_floats(queries, share, share_step, row, row_step, count, target, step)
+
+
+@compiled
+def _store_halfs(values: Any, out: Any) -> None:
+    for i in range(len(values)):
+        store_half(out.ctypes.data + 2 * i, values[i])
 
 
 @compiled
@@ -104,7 +116,16 @@ def multiply(
     return out
 
 
-def combine(shares: Floats, rows: Floats, out: Floats, adds: bool) -> Floats:
+def combine(shares: Floats, rows: NDArray[Any], out: Floats, adds: bool) -> Floats:
+    """`rows` are floats or halfs."""
     assert rows.shape[1] == out.shape[1] == LANES
-    _combine(adds, shares, rows, shares.shape[1], out)
+    are_halfs = rows.dtype == np.float16
+    _combine(adds, are_halfs, shares, rows.view(np.uint8), shares.shape[1], out)
     return out
+
+
+def as_halfs(values: Floats) -> NDArray[np.float16]:
+    """As the cache keeps keys and values."""
+    out = np.zeros(len(values), np.uint16)
+    _store_halfs(values, out)
+    return out.view(np.float16)

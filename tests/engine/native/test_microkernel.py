@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.engine.native.microkernel import GROUP, LANES, Format
+from python_backend.engine.native.microkernel import GROUP, LANES, LARGEST_HALF, Format
 from python_backend.engine.native.weight_layouts import pack
-from tests.engine.native.kernels import Floats, combine, multiply, rounded
+from tests.engine.native.kernels import Floats, as_halfs, combine, multiply, rounded
 from tests.engine.native.unpacked import unpack
 
 
@@ -91,16 +93,24 @@ def test_a_weight_that_is_not_finite_comes_out_as_nan(kind: Format) -> None:
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("queries", range(1, 10))
 @pytest.mark.parametrize("count", [0, 1, 5, 33])
+@pytest.mark.parametrize("numbers", [np.float32, np.float16])
 def test_combinations_of_rows_are_those_of_numpy_for_any_number_of_queries(
-    queries: int, count: int, adds: bool
+    queries: int, count: int, adds: bool, numbers: type[np.floating[Any]]
 ) -> None:
-    shares, rows = random_floats(queries, count), random_floats(count, LANES, seed=1)
+    shares, rows = random_floats(queries, count), random_floats(count, LANES, seed=1).astype(numbers)
     before = random_floats(queries, LANES, seed=2)
     found = combine(shares, rows, before.copy(), adds)
-    np.testing.assert_allclose(found, shares @ rows + (before if adds else 0), atol=1e-5)
+    expected = shares @ rows.astype(np.float32) + (before if adds else 0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
     for query in range(queries):
         alone = combine(shares[query : query + 1], rows, before[query : query + 1].copy(), adds)
         np.testing.assert_array_equal(found[query], alone[0])
+
+
+def test_halfs_are_rounded_as_numpy_does_and_end_at_the_largest() -> None:
+    values = np.array([0.1, -3.14159, 1e-7, 65519.9, 70000, -1e30, np.inf, -np.inf, np.nan], np.float32)
+    expected = np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+    np.testing.assert_array_equal(as_halfs(values), expected)
 
 
 def test_a_weight_of_zero_changes_no_bit_of_a_sum() -> None:
