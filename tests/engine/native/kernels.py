@@ -19,7 +19,8 @@ from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
 Function = TypeVar("Function", bound=Callable[..., None])
-_take_number: Any = take_number  # mypy takes it for a function of three
+_take_number: Any = take_number  # mypy takes it for a function of three,
+_store_half: Any = store_half  # and this one too
 _score_floats, _score_halfs = attention._score_floats, attention._score_halfs
 _weigh_floats, _weigh_halfs = attention._weigh_floats, attention._weigh_halfs
 
@@ -70,7 +71,7 @@ def _combine(adds: Any, are_halfs: Any, shares: Any, rows: Any, count: Any, out:
 @compiled
 def _store_halfs(values: Any, out: Any) -> None:
     for i in range(len(values)):
-        store_half(out.ctypes.data + 2 * i, values[i])
+        _store_half(out.ctypes.data + 2 * i, values[i])
 
 
 @compiled
