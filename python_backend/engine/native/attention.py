@@ -38,14 +38,15 @@ def turn_and_store(d, layer, rope, row, qkv, batch, cache):
             qkv[row, at + 2 * pair] = left * cosine - right * sine
             qkv[row, at + 2 * pair + 1] = left * sine + right * cosine
     position = batch.positions[row]
-    block = batch.tables[batch.tables_at[row] + position // d.slots]
+    place = cache.place_of_layer[layer]
+    block = batch.tables[batch.tables_at[cache.table_of_layer[layer], row] + position // d.slots]
     slot = position % d.slots
     keys_at = d.heads * d.head_dim
     values_at = keys_at + d.kv_heads * d.head_dim
     for head in range(d.kv_heads):
         for i in range(d.head_dim):
-            cache.keys[layer, block, head, i, slot] = qkv[row, keys_at + head * d.head_dim + i]
-            cache.values[layer, block, head, slot, i] = qkv[row, values_at + head * d.head_dim + i]
+            cache.keys[place, block, head, i, slot] = qkv[row, keys_at + head * d.head_dim + i]
+            cache.values[place, block, head, slot, i] = qkv[row, values_at + head * d.head_dim + i]
 
 
 @njit(**OPTIONS)
@@ -118,7 +119,7 @@ def attend(d, window, sinks, layer, row, rows, kv_head, qkv, batch, cache, queri
     view of them all; what it does not see has a share of zero, which changes no sum.
     """
     position = batch.positions[row]
-    table = batch.tables_at[row]
+    place, table = cache.place_of_layer[layer], batch.tables_at[cache.table_of_layer[layer], row]
     first_block = 0 if window == 0 else max(0, position + 1 - window) // d.slots
     last_block = (position + rows - 1) // d.slots
     origin = first_block * d.slots
@@ -126,9 +127,9 @@ def attend(d, window, sinks, layer, row, rows, kv_head, qkv, batch, cache, queri
     group = d.heads // d.kv_heads
     count = rows * group
     key_lanes, value_lanes = cache.keys.shape[4], cache.values.shape[4]
-    head_keys = cache.keys.ctypes.data + layer * cache.keys.strides[0] + kv_head * cache.keys.strides[2]
+    head_keys = cache.keys.ctypes.data + place * cache.keys.strides[0] + kv_head * cache.keys.strides[2]
     head_values = (
-        cache.values.ctypes.data + layer * cache.values.strides[0] + kv_head * cache.values.strides[2]
+        cache.values.ctypes.data + place * cache.values.strides[0] + kv_head * cache.values.strides[2]
     )
     queries_at, queries_stride = queries.ctypes.data, queries.strides[0]
     scores_at, scores_stride = scores.ctypes.data, scores.strides[0]
