@@ -17,7 +17,8 @@ from benchmarks.plots import Plots
 from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
 from python_backend.engine.host.memory import resident_bytes
-from python_backend.engine.kv.blocks import BlockCopy, BlockPool
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.table import BlockCopy
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence

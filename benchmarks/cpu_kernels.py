@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.plots import Plots
 from benchmarks.random_weights import SMOLLM2_135M, RandomWeights
 from benchmarks.torch_model.model import TorchModel
-from python_backend.engine.kv.blocks import BlockTable
+from python_backend.engine.kv.table import BlockTable
 from python_backend.engine.native.microkernel import Format
 from python_backend.engine.native.model import NativeModel
 from python_backend.engine.native.weights import map_packed, write_packed

@@ -202,6 +202,8 @@ DECISIONS = (
     "python_backend/costs",
     "python_backend/engine/formats",
     "python_backend/engine/adapters/places.py",
+    "python_backend/engine/kv/layout.py",
+    "python_backend/engine/kv/window_claims.py",
     "python_backend/engine/scheduling",
     "python_backend/sharing",
     "router/admission/allocation.py",

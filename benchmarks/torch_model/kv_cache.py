@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from python_backend.engine.kv.blocks import BlockCopy
+    from python_backend.engine.kv.table import BlockCopy
     from python_backend.engine.models.decoder import DecoderShape
 
 

@@ -14,7 +14,7 @@ from benchmarks.torch_model.decoder import TorchDecoder
 from benchmarks.torch_model.kv_cache import KvCache
 
 if TYPE_CHECKING:
-    from python_backend.engine.kv.blocks import BlockCopy
+    from python_backend.engine.kv.table import BlockCopy
     from python_backend.engine.models.decoder import DecoderWeights
     from python_backend.engine.scheduling.plan import Chunk
 

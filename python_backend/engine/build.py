@@ -14,7 +14,8 @@ from python_backend.engine.engine import Engine
 from python_backend.engine.guides import GuideCompiler, GuideLimits
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.kv.blocks import BlockPool
-from python_backend.engine.kv.size import default_kv_tokens, kv_bytes_per_number, kv_bytes_per_token
+from python_backend.engine.kv.layout import KvLayout, kv_layout
+from python_backend.engine.kv.size import default_blocks, kv_bytes_per_block, kv_bytes_per_number
 from python_backend.engine.models import load_weights, longest_sequence
 from python_backend.engine.report import LoadingProgress, ignore_progress
 from python_backend.engine.steps.cost_memory import CostMemory, files_of
@@ -40,6 +41,14 @@ def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progre
             "the KV cache holds %d tokens; sequences are limited to that, not to %d",
             max_sequence_tokens,
             wanted_tokens,
+        )
+    if (window := pool.window) is not None:
+        held = pool.tokens_held(max_sequence_tokens)
+        _log.info(
+            "layers with a window keep %d tokens of it: the KV cache holds %d tokens in sequences of %d",
+            window.tokens,
+            held,
+            max_sequence_tokens,
         )
     limits = EngineLimits(weights.shape.vocabulary, max_sequence_tokens)
     compiler, costs = _guide_compiler(config, weights.shape), _cost_memory(config)
@@ -92,13 +101,15 @@ def _place(
 
         pool, executor = build_on_gpu(config, weights, max_sequence_tokens, progress)
         return pool, executor, executor.adapters
+    size = config.tokens_per_block
+    layout = kv_layout(weights.shape.windows, max_sequence_tokens, config.max_step_tokens)
     number_bytes = kv_bytes_per_number(config.precision == "fp32")
-    kv_tokens = config.max_tokens_in_kv_cache or default_kv_tokens(
-        kv_bytes_per_token(weights.shape, config.tokens_per_block, number_bytes), max_sequence_tokens
-    )
-    blocks = max(1, kv_tokens // config.tokens_per_block)
-    pool = BlockPool(blocks, config.tokens_per_block, window_tokens=weights.shape.window_tokens)
-    model = build_model(config, weights, pool, min(max_sequence_tokens, pool.capacity_tokens))
+    block_bytes = kv_bytes_per_block(weights.shape, layout.block_layers, size, number_bytes)
+    blocks = default_blocks(block_bytes, layout.blocks_of_one(max_sequence_tokens, size))
+    if (tokens := config.max_tokens_in_kv_cache) is not None:
+        blocks = layout.blocks_for(tokens, size)
+    pool = BlockPool(blocks, size, window=layout.window)
+    model = build_model(config, weights, pool, min(max_sequence_tokens, pool.capacity_tokens), layout)
     return pool, ModelExecutor(model), model.adapters
 
 
@@ -107,6 +118,7 @@ def build_model(
     weights: DecoderWeights,
     pool: BlockPool,
     max_sequence_tokens: int,
+    layout: KvLayout | None = None,
 ) -> NativeModel:
     # Imported here: they take a second, which a reader of this module's types need not wait for.
     from python_backend.engine.native.model import NativeModel
@@ -124,6 +136,7 @@ def build_model(
         config.threads or available_cores(),
         config.max_adapters if config.adapters_dir else 0,
         config.max_adapter_rank,
+        layout,
     )
     model.warm_up()
     return model

@@ -205,6 +205,9 @@ class Engine:
             self._config.max_batch_size,
             self._config.max_step_tokens,
             can_pause=not self._config.static_batching,
+            window_tokens=self.pool.window_room_tokens,
+            window_blocks=self.pool.window.tables if self.pool.window else 0,
+            keeps_all=self.pool.window is None or not self.pool.window.is_all,
         )
 
     def gauges(self) -> Gauges:
@@ -282,6 +285,7 @@ class Engine:
         plan = self._scheduler.schedule(now_ns)
         if self._speculator is not None:
             self._speculator.extend(plan, self._meter.learned, self._scheduler.max_step_tokens)
+        self._scheduler.reach(plan)
         plan.begun_ns = now_ns
         for sequence in (*plan.preempted, *plan.paused):
             self._executor.release(sequence)

@@ -40,6 +40,10 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     can_pause: bool = False
     max_images: int = 0  # in a request
     image_tokens: int = 0  # of one, at most
+    # As `EngineReport` has them.
+    window_tokens: int = 0
+    window_blocks: int = 0
+    keeps_all: bool = True
 
 
 class PerfMetrics(msgspec.Struct, array_like=True, frozen=True):

@@ -54,6 +54,9 @@ def report_of(
         max_images=capacity.max_images,
         image_tokens=capacity.image_tokens,
         pool=parameters.inflight_pool,
+        window_tokens=capacity.window_tokens,
+        window_blocks=capacity.window_blocks,
+        keeps_all=capacity.keeps_all,
     )
 
 

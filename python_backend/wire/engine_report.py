@@ -32,7 +32,9 @@ class EngineReport:
     answer when it begins. `learned` is None before enough steps were seen. One that `can_pause` pauses
     sequences of tenants above their part for those of others; so many of those that wait are `paused` now.
     A request may have `max_images`, 0 where it reads text alone, of up to `image_tokens` each.
-    `pool` is what it is there for: prompts, answers or both.
+    `pool` is what it is there for: prompts, answers or both. Of layers with a window a sequence takes
+    `window_blocks` blocks more for as many tokens as a block has, for no more than `window_tokens` of them;
+    without `keeps_all` it takes no others.
     """
 
     max_batch_size: int
@@ -54,6 +56,9 @@ class EngineReport:
     max_images: int = 0
     image_tokens: int = 0
     pool: str = BOTH
+    window_tokens: int = 0
+    window_blocks: int = 0
+    keeps_all: bool = True
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -23,6 +23,27 @@ _LARGEST_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
+class CacheWindow:
+    """Layers that keep the last `tokens` of a sequence alone, and take `blocks` blocks more for those.
+
+    Without `keeps_all` there are no others. The cache is counted in tokens of long sequences.
+    """
+
+    tokens: int
+    blocks: int
+    keeps_all: bool = True
+
+    def taken(self, tokens: int) -> int:
+        """Of the cache, by a sequence so long."""
+        return tokens * self.keeps_all + self.blocks * min(tokens, self.tokens)
+
+    def tokens_in(self, taken: int) -> int:
+        """How long a sequence is that takes so much; where only windows are kept, at least."""
+        short = taken // (self.blocks + self.keeps_all)
+        return taken - self.blocks * self.tokens if short > self.tokens else short
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """What the open replicas of a release can do, all together.
 
@@ -31,7 +52,8 @@ class Capacity:
     when it begins. `step_tokens` is the most that one step of one replica computes. Where neither cost is
     known nothing can be predicted, and requests are admitted by slots and cache alone. Where other routers
     use the same replicas, `own_slots` and `own_kv_tokens` are this router's share; None is all. Engines that
-    `can_pause` make way for tenants with less than their part, whatever runs.
+    `can_pause` make way for tenants with less than their part, whatever runs. Where layers have a `window` a
+    token takes less of the cache the longer its sequence is.
     """
 
     replicas: int
@@ -45,6 +67,7 @@ class Capacity:
     own_slots: int | None = None
     own_kv_tokens: int | None = None
     can_pause: bool = False
+    window: CacheWindow | None = None
 
     @property
     def slots_here(self) -> int:
@@ -94,7 +117,15 @@ def of_engines(reports: Sequence[EngineReport | None]) -> Capacity:
         step_tokens=max(min(report.max_step_tokens for report in known), 1),
         step=_mean(costs) if costs else None,
         can_pause=all(report.can_pause for report in known),
+        window=_window(known),
     )
+
+
+def _window(reports: Sequence[EngineReport]) -> CacheWindow | None:
+    """They run the same files; one that was started with other settings may have a little more or less."""
+    windows = [(each.window_tokens, each.window_blocks, each.keeps_all) for each in reports]
+    tokens, blocks, keeps_all = max(windows)
+    return CacheWindow(tokens, blocks, keeps_all) if blocks else None
 
 
 def of_batches(replicas: int, shape: BatchShape | None, cost: BatchCost | None) -> Capacity:
@@ -120,13 +151,13 @@ def fitted(need: Need, capacity: Capacity) -> Need:
     sequences = min(need.sequences, capacity.slots)
     prompt, completion = need.prompt_tokens, need.completion_tokens
     if capacity.kv_tokens is not None:
-        whole = completion if capacity.holds_whole_answers else 1
-        if need.sequences == 1 and prompt + whole > capacity.kv_tokens:
+        whole = prompt + (completion if capacity.holds_whole_answers else 1)
+        taken = whole if capacity.window is None else capacity.window.taken(whole)
+        if need.sequences == 1 and taken > capacity.kv_tokens:
             return need
-        # Each ends in a block of its own, with a token at least.
-        most, each = int(_LARGEST_SHARE * capacity.kv_tokens), capacity.block_tokens + 1
+        most, each = int(_LARGEST_SHARE * capacity.kv_tokens), _of_each(capacity)
         sequences = max(min(sequences, most // (2 * each)), 1)
-        most -= each * sequences
+        most = max(most - each * sequences, 1)
         prompt = min(prompt, most)
         if capacity.holds_whole_answers:
             completion = min(completion, most - prompt)
@@ -140,7 +171,13 @@ def fitting_tokens(capacity: Capacity) -> int:
         return -1
     if capacity.kv_tokens is None:
         return UNLIMITED
-    return int(_LARGEST_SHARE * capacity.kv_tokens) - capacity.block_tokens - 1
+    return int(_LARGEST_SHARE * capacity.kv_tokens) - _of_each(capacity)
+
+
+def _of_each(capacity: Capacity) -> int:
+    """What a sequence takes by itself: it ends in a block of its own, with a token at least; its window."""
+    in_window = capacity.window.blocks * capacity.window.tokens if capacity.window else 0
+    return capacity.block_tokens + 1 + in_window
 
 
 def _mean(costs: Sequence[StepCost]) -> StepCost:

@@ -93,7 +93,11 @@ def kv_need(demand: Demand, tokens_each: int, capacity: Capacity) -> int:
     block = capacity.block_tokens or 1
     answers = tokens_each * demand.sequences
     tokens = demand.prompt_tokens + (answers if answers < demand.max_tokens else demand.max_tokens)
-    return -(-tokens // block) * block + (demand.sequences - 1) * block
+    whole = -(-tokens // block) * block + (demand.sequences - 1) * block
+    if (window := capacity.window) is None:
+        return whole
+    in_window = window.blocks * min(demand.prompt_tokens + tokens_each, window.tokens)
+    return whole * window.keeps_all + demand.sequences * -(-in_window // block) * block
 
 
 def least_kv(demand: Demand, capacity: Capacity) -> int:
@@ -178,6 +182,8 @@ class Running:
         """Until its first token if it began now."""
         allocation = self.allocation
         sequences, kv_tokens = allocation.sequences, allocation.kv_tokens
+        if (window := allocation.capacity.window) is not None and sequences:
+            kv_tokens = window.tokens_in(kv_tokens // sequences) * sequences
         if sequences > allocation.slots and allocation.capacity.can_pause:  # the others do not run
             kv_tokens = kv_tokens * allocation.slots // sequences
             sequences = allocation.slots

@@ -9,7 +9,7 @@ import torch
 from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.engine import Engine
-from python_backend.engine.kv.size import GIB, default_kv_tokens
+from python_backend.engine.kv.size import GIB, default_blocks
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -71,13 +71,13 @@ def test_more_positions_than_the_model_has_are_refused(config: EngineConfig) -> 
 
 
 @pytest.mark.parametrize(
-    ("max_sequence_tokens", "expected_gib"), [(10, 1.0), (1500, 1500 / 1024), (10**6, 2.0)]
+    ("blocks_of_longest", "expected_gib"), [(10, 1.0), (1500, 1500 / 1024), (10**6, 2.0)]
 )
 def test_the_default_cache_is_one_gib_and_up_to_two_for_a_full_sequence(
-    max_sequence_tokens: int, expected_gib: float
+    blocks_of_longest: int, expected_gib: float
 ) -> None:
-    tokens = default_kv_tokens(2**20, max_sequence_tokens)
-    assert tokens * 2**20 == expected_gib * GIB
+    blocks = default_blocks(2**20, blocks_of_longest)
+    assert blocks * 2**20 == expected_gib * GIB
 
 
 def test_a_seed_gives_the_same_answer_alone_in_a_batch_and_after_preemption(config: EngineConfig) -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from python_backend.engine.engine import Engine
+from python_backend.engine.kv.window_claims import Window
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Retention, RetentionRange, SamplingParams
 from python_backend.engine.scheduling.batch import may_pause
@@ -130,6 +131,7 @@ def alone(request: GenerationRequest, index: int, most: int) -> tuple[list[int],
 
 
 token_ids = st.integers(0, VOCABULARY - 1)
+windows = st.builds(Window, st.integers(1, 12), st.integers(1, 3), st.booleans())
 objectives = st.none() | st.dictionaries(st.sampled_from(Tier), st.none() | st.floats(1, 200))
 retentions = st.builds(
     Retention,
@@ -171,12 +173,12 @@ def generation_requests(draw: st.DrawFn, max_prompt: int, max_sequences: int) ->
 def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
     depth: int, data: st.DataObject
 ) -> None:
-    total_blocks, tokens_per_block = data.draw(st.integers(3, 20)), data.draw(st.integers(1, 5))
-    capacity = total_blocks * tokens_per_block
+    tokens_per_block = data.draw(st.integers(1, 5))
     max_batch_size = data.draw(st.integers(1, 6))
     max_step_tokens = max_batch_size + data.draw(st.integers(0, 10))
+    window = data.draw(st.none() | windows)
     engine, executor = fake_engine(
-        total_blocks,
+        data.draw(st.integers(3 + (window.tables if window else 0), 20)),
         tokens_per_block,
         max_batch_size,
         max_step_tokens,
@@ -189,10 +191,10 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
         compiler=(compiler := FakeCompiler()),
         now_ns=FakeClock(look_ns=5_000_000),  # so slow that every step tells what it costs
         host_blocks=data.draw(st.integers(0, 10)),
-        window_tokens=data.draw(st.none() | st.integers(1, 12)),
+        window=window,
     )
     watcher = Watcher(engine, executor, compiler)
-    requests = generation_requests(min(capacity - 1, 20), max_batch_size)
+    requests = generation_requests(min(engine.limits.max_sequence_tokens - 1, 20), max_batch_size)
     for _ in range(data.draw(st.integers(1, 12))):
         for request in data.draw(st.lists(requests, max_size=3)):
             watcher.add(request)
@@ -212,9 +214,12 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
 
 @pytest.mark.parametrize("static_batching", [False, True])
 @pytest.mark.parametrize("guaranteed_no_evict", [False, True])
-@pytest.mark.parametrize(("depth", "window_tokens"), [(1, None), (2, None), (2, 14)])
+@pytest.mark.parametrize(
+    ("depth", "window"),
+    [(1, None), (2, None), (2, Window(14)), (1, Window(9, 1, False)), (2, Window(9, 2, False))],
+)
 def test_the_engines_promises_hold_over_thousands_of_steps(
-    static_batching: bool, guaranteed_no_evict: bool, depth: int, window_tokens: int | None, full: bool
+    static_batching: bool, guaranteed_no_evict: bool, depth: int, window: Window | None, full: bool
 ) -> None:
     busy_steps = 1600 if full else 400  # then come those that are still to be answered, thousands of them
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
@@ -230,7 +235,7 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
         depth=depth,
         now_ns=FakeClock(look_ns=5_000_000),  # so slow that every step tells what it costs
         host_blocks=30,
-        window_tokens=window_tokens,
+        window=window,
     )
     watcher = Watcher(engine, executor)
     while len(executor.steps) < busy_steps:
@@ -253,8 +258,9 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
         watcher.step()
     watcher.finish()
     assert len(watcher.requests) > busy_steps / 4
-    assert engine.gauges().reused_blocks > busy_steps / 2
+    # Of a window the last blocks are enough.
+    assert engine.gauges().reused_blocks > busy_steps / (4 if window else 2)
     assert engine.gauges().recalled_blocks > 10
     assert engine.gauges().learned is not None
-    assert engine.gauges().preemptions > 0 or static_batching or window_tokens
+    assert engine.gauges().preemptions > 0 or static_batching or window
     assert engine.gauges().pauses > 0 or static_batching

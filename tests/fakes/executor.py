@@ -7,12 +7,15 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Row
+from dataclasses import replace
 
 from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
 from python_backend.engine.guides.ports import GuideCompiler
-from python_backend.engine.kv.blocks import BlockCopy, BlockPool
+from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.kv.host_blocks import BlockMove, HostBlocks
+from python_backend.engine.kv.table import BlockCopy
+from python_backend.engine.kv.window_claims import Window
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.ports import ChunkResult
@@ -41,7 +44,7 @@ def logits_row(token_ids: Row[int]) -> bytes:
 
 
 class FakeExecutor:
-    """Reads each sequence's context back through its block table, as attention would.
+    """Reads each sequence's context back through all of its tables, as attention would.
 
     With `depth` 2 it stands for a device: what it is told at a launch is all it knows, a token that its
     sequence does not have yet is the last that it chose itself, and what it chose is told with the results.
@@ -60,10 +63,10 @@ class FakeExecutor:
         deadly_token: int | None = None,
         depth: int = 1,
     ) -> None:
-        self._cells: list[int | None] = [None] * pool.capacity_tokens
+        self._cells: list[int | None] = [None] * (pool.total_blocks * pool.tokens_per_block)
         self._host_cells: dict[int, list[int | None]] = {}
         self._tokens_per_block = pool.tokens_per_block
-        self._window_tokens = pool.window_tokens
+        self._window = pool.window
         self._broken_token = broken_token
         self._deadly_token = deadly_token
         self.depth = depth
@@ -133,7 +136,8 @@ class FakeExecutor:
         writers = Counter(
             block
             for chunk in chunks
-            for block in chunk.sequence.table.blocks[chunk.start // size : -(-chunk.end // size)]
+            for index in range(chunk.start // size, -(-chunk.end // size))
+            for block in chunk.sequence.table.at(index)
         )
         assert all(count == 1 for count in writers.values()), "two sequences write into one block"
 
@@ -144,14 +148,26 @@ class FakeExecutor:
             token_ids = [self.last_tokens[chunk.sequence]]
         assert len(token_ids) == chunk.count, "a token to come is not alone"
         for position, token_id in enumerate(token_ids, chunk.start):
-            self._cells[self._cell(chunk.sequence, position)] = token_id
+            for cell in self._cells_of(chunk.sequence, position):
+                self._cells[cell] = token_id
 
     def _context(self, chunk: Chunk) -> list[int]:
         """What lies before the window is not looked at, and as it should be for all that is known."""
-        first = 0 if self._window_tokens is None else max(0, chunk.start + 1 - self._window_tokens)
-        cells = [self._cells[self._cell(chunk.sequence, position)] for position in range(first, chunk.end)]
-        seen = [-1 if token_id is None else token_id for token_id in cells]
-        return chunk.sequence.tokens[:first] + seen
+        if self._window is None:
+            return self._seen(chunk, 0, 0)
+        first = max(0, chunk.start + 1 - self._window.tokens)
+        whole = 0 if self._window.is_all else 1
+        seen = [self._seen(chunk, whole + number, first) for number in range(self._window.tables)]
+        views = seen if self._window.is_all else [self._seen(chunk, 0, 0), *seen]
+        assert all(view == views[0] for view in views), "two tables hold other tokens"
+        return views[0]
+
+    def _seen(self, chunk: Chunk, table: int, first: int) -> list[int]:
+        cells = [
+            self._cells[self._cells_of(chunk.sequence, position)[table]]
+            for position in range(first, chunk.end)
+        ]
+        return chunk.sequence.tokens[:first] + [-1 if token_id is None else token_id for token_id in cells]
 
     def choose(self, chunk: Chunk, context: list[int]) -> int | None:
         sequence = chunk.sequence
@@ -165,9 +181,10 @@ class FakeExecutor:
             return sequence.guide.next_token()
         return next_token(context, sequence.request.sampling.seed, sequence.index)
 
-    def _cell(self, sequence: Sequence, position: int) -> int:
-        block = sequence.table.blocks[position // self._tokens_per_block]
-        return block * self._tokens_per_block + position % self._tokens_per_block
+    def _cells_of(self, sequence: Sequence, position: int) -> list[int]:
+        """One in each table."""
+        index, place = divmod(position, self._tokens_per_block)
+        return [block * self._tokens_per_block + place for block in sequence.table.at(index)]
 
 
 class FakeLaunched:
@@ -265,10 +282,12 @@ def fake_engine(
     compiler: GuideCompiler | None = None,
     now_ns: Callable[[], int] | None = None,
     host_blocks: int = 0,
-    window_tokens: int | None = None,
+    window: Window | None = None,
 ) -> tuple[Engine, FakeExecutor]:
     host = HostBlocks(host_blocks, lambda *moves: executor.move(*moves)) if host_blocks else None
-    pool = BlockPool(total_blocks, tokens_per_block, host, window_tokens)
+    if window is not None:
+        window = replace(window, step_tokens=depth * max_step_tokens)
+    pool = BlockPool(total_blocks, tokens_per_block, host, window)
     config = EngineConfig(
         checkpoint_dir="",
         tokens_per_block=tokens_per_block,
@@ -280,5 +299,5 @@ def fake_engine(
         enable_kv_cache_reuse=enable_kv_cache_reuse,
     )
     executor = FakeExecutor(pool, broken_token, deadly_token, depth)
-    limits = EngineLimits(VOCABULARY, max_sequence_tokens or pool.capacity_tokens)
+    limits = EngineLimits(VOCABULARY, max_sequence_tokens or min(pool.capacity_tokens, 1024))
     return Engine(config, limits, pool, executor, compiler, now_ns or FakeClock()), executor

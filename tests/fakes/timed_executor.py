@@ -7,7 +7,8 @@ from collections.abc import Sequence as Row
 from python_backend.costs.step_cost import StepCost
 from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
-from python_backend.engine.kv.blocks import BlockCopy, BlockPool
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.table import BlockCopy
 from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.steps.cost_memory import CostMemory
 from python_backend.engine.steps.ports import ChunkResult

@@ -38,10 +38,11 @@ from python_backend.engine.cuda.warm_up_steps import (
 from python_backend.engine.cuda.weights import DeviceWeights, Place, place_weights
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.layout import KvLayout, kv_layout, one_table
 
 if TYPE_CHECKING:
     from python_backend.engine.config import EngineConfig
-    from python_backend.engine.models.decoder import DecoderWeights, Weights
+    from python_backend.engine.models.decoder import DecoderShape, DecoderWeights, Weights
     from python_backend.engine.report import LoadingProgress
 
 
@@ -67,16 +68,27 @@ def build_on_gpu(
         raise does_not_fit(str(error).split(". ")[0], advice) from None
 
 
+def gpu_layout(config: EngineConfig, shape: DecoderShape, max_sequence_tokens: int) -> KvLayout:
+    """With a tile more than each window has; the next step is planned before the last one has let go."""
+    windows = [None if window is None else window + _TILE_TOKENS for window in shape.windows]
+    return kv_layout(windows, max_sequence_tokens, CudaExecutor.depth * config.max_step_tokens)
+
+
 def assemble(
-    config: EngineConfig, blocks: int, max_sequence_tokens: int, decoder: CudaDecoder
+    config: EngineConfig,
+    pool: BlockPool,
+    max_sequence_tokens: int,
+    decoder: CudaDecoder,
+    layout: KvLayout | None = None,
 ) -> tuple[CudaExecutor, StepGraphs]:
     shape, device, batch = decoder.shape, decoder.device, config.max_batch_size
-    cache = KvCache(shape, blocks, config.tokens_per_block, decoder.dtype, device)
-    longest = min(max_sequence_tokens, blocks * config.tokens_per_block)
-    slots = Slots(batch, -(-longest // config.tokens_per_block), cache.scratch_block, device)
+    layout = layout or one_table(shape.layers)
+    cache = KvCache(shape, pool.total_blocks, config.tokens_per_block, decoder.dtype, device, layout)
+    longest = min(max_sequence_tokens, pool.capacity_tokens)
+    slots = Slots(batch, pool.blocks_for(longest), cache.scratch_block, device, layout.table_count)
     mixed = mixed_sizes(config.max_step_tokens) if config.cuda_graphs else []
     adapters = CudaAdapters(shape, config.max_adapters, config.max_adapter_rank, decoder.dtype, device)
-    tokens = blocks * config.tokens_per_block
+    tokens = pool.total_blocks * config.tokens_per_block
     graphs = StepGraphs(decoder, cache, slots, batch, mixed, tokens, longest, adapters)
     sampler = Sampler(shape.vocabulary, batch, device)
     staging = Staging(device, _STAGING_BYTES)
@@ -99,6 +111,10 @@ class _Builder:
         self._device = device
         self._dtype = _DTYPES[config.precision]
         self._progress = progress
+        self._layout = gpu_layout(config, weights.shape, max_sequence_tokens)
+        self._block_bytes = kv_bytes_per_block(
+            weights.shape, self._layout.block_layers, config.tokens_per_block, self._dtype
+        )
 
     @torch.inference_mode()
     def build(self) -> tuple[BlockPool, CudaExecutor]:
@@ -106,19 +122,18 @@ class _Builder:
         decoder = CudaDecoder(shape, self._place(), self._max_sequence_tokens)
         self._progress("compiling kernels and measuring memory", 0, 0)
         found = self._measure(decoder)
-        block_bytes = kv_bytes_per_block(shape, config.tokens_per_block, self._dtype)
         blocks = blocks_that_fit(
             found,
-            block_bytes,
+            self._block_bytes,
             config.tokens_per_block,
             config.free_memory_fraction,
             config.max_tokens_in_kv_cache,
+            self._layout.table_count,
         )
-        executor, graphs = assemble(self._config, blocks, self._max_sequence_tokens, decoder)
-        host = host_blocks(executor.cache, block_bytes, config.host_cache_bytes)
-        window = shape.window_tokens and shape.window_tokens + _TILE_TOKENS
-        pool = BlockPool(blocks, config.tokens_per_block, host, window)
-        self._warm_up(executor, pool.capacity_tokens)
+        pool = self._pool(blocks)
+        executor, graphs = assemble(config, pool, self._max_sequence_tokens, decoder, self._layout)
+        pool.host = host_blocks(executor.cache, self._block_bytes, config.host_cache_bytes)
+        self._warm_up(executor, self._pool(blocks))
         graphs.capture(
             config.cuda_graphs, lambda done, total: self._progress("capturing graphs", done, total)
         )
@@ -126,20 +141,23 @@ class _Builder:
             graphs.warm_up_adapters()
         return pool, executor
 
-    def _warm_up(self, executor: CudaExecutor, capacity_tokens: int) -> None:
+    def _pool(self, blocks: int) -> BlockPool:
+        return BlockPool(blocks, self._config.tokens_per_block, window=self._layout.window)
+
+    def _warm_up(self, executor: CudaExecutor, pool: BlockPool) -> None:
         """Has everything compiled that no graph's recording would, so that no request has to wait for it."""
         config, experts = self._config, self._shape.experts
         executor.warm_up()
-        longest = min(config.max_step_tokens, self._max_sequence_tokens - 1, capacity_tokens)
+        longest = min(config.max_step_tokens, self._max_sequence_tokens - 1, pool.capacity_tokens)
         kinds = [] if experts is None else rows_of_each_kind(experts, longest, self._dtype)
-        blocks = capacity_tokens // config.tokens_per_block
+        most_chunks = min(config.max_batch_size, pool.total_blocks // pool.blocks_per_stretch - 1)
         steps = [
             *([length] for length in warm_up_lengths(longest, kinds)),
-            *mixed_steps(config.max_step_tokens, min(config.max_batch_size, blocks - 1)),
+            *mixed_steps(config.max_step_tokens, most_chunks),
         ]
         for done, lengths in enumerate(steps):
             self._progress("warming up", done, len(steps))
-            run(executor, lengths, config.tokens_per_block)
+            run(executor, pool, lengths)
         self._progress("warming up", len(steps), len(steps))
 
     def _place(self) -> DeviceWeights:
@@ -167,14 +185,14 @@ class _Builder:
         """Runs the largest step there is, with a cache just big enough for it."""
         config = self._config
         lengths = largest_step(config.max_step_tokens, config.max_batch_size, self._max_sequence_tokens)
-        blocks = blocks_for(lengths, config.tokens_per_block)
+        pool = self._pool(blocks_for(lengths, config.tokens_per_block) * self._layout.table_count)
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        executor, _ = assemble(self._config, blocks, self._max_sequence_tokens, decoder)
-        run(executor, lengths, config.tokens_per_block)
+        executor, _ = assemble(config, pool, self._max_sequence_tokens, decoder, self._layout)
+        run(executor, pool, lengths)
         torch.cuda.synchronize()
-        cache_bytes = (blocks + 1) * kv_bytes_per_block(self._shape, config.tokens_per_block, self._dtype)
+        cache_bytes = (pool.total_blocks + 1) * self._block_bytes
         step = torch.cuda.max_memory_allocated() - before - cache_bytes
         del executor, _
         torch.cuda.empty_cache()

@@ -159,7 +159,7 @@ class CudaDecoder:
         self, index: int, qkv: torch.Tensor, rows: StepRows, cache: KvCache, block_tables: torch.Tensor
     ) -> torch.Tensor:
         shape, layer = self.shape, self._weights.layers[index]
-        keys, values = cache.keys[index], cache.values[index]
+        keys, values, block_tables = cache.keys[index], cache.values[index], block_tables[cache.tables[index]]
         cosines, sines = self._angles[shape.rope_of_layer[index]]
         turn_and_store(
             qkv,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from python_backend.engine.cuda.pinned_memory import Staging
     from python_backend.engine.cuda.sampler import Chosen, Sampler
     from python_backend.engine.cuda.slots import Slots
-    from python_backend.engine.kv.blocks import BlockCopy
+    from python_backend.engine.kv.table import BlockCopy
     from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.sequence import Sequence
 

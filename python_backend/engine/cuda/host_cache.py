@@ -20,16 +20,16 @@ _AT_A_TIME = 8
 
 
 class HostCache:
-    """One piece of pinned memory for each block, with all of its layers.
+    """One piece of pinned memory for each block, with all of its parts.
 
     Everything is launched on the stream of the steps, and so happens between the one before and the next.
     """
 
     def __init__(self, cache: KvCache, blocks: int) -> None:
-        self._layers = (*cache.keys, *cache.values)
-        like = self._layers[0]
+        self._parts = cache.parts
+        like = self._parts[0]
         self._is_pinned = like.is_cuda
-        size = (blocks, len(self._layers), *like.shape[1:])
+        size = (blocks, len(self._parts), *like.shape[1:])
         try:
             self._memory = torch.empty(size, dtype=like.dtype, pin_memory=self._is_pinned)
         except RuntimeError as error:
@@ -51,22 +51,22 @@ class HostCache:
 
     def _save(self, moves: Row[BlockMove]) -> None:
         numbers = self._numbers(moves)
-        gathered = torch.stack([layer.index_select(0, numbers) for layer in self._layers], dim=1)
+        gathered = torch.stack([part.index_select(0, numbers) for part in self._parts], dim=1)
         for move, block in zip(moves, gathered, strict=True):
             self._memory[move.on_host].copy_(block, non_blocking=self._is_pinned)
 
     def _load(self, moves: Row[BlockMove]) -> None:
         numbers = self._numbers(moves)
         size = (len(moves), *self._memory.shape[1:])
-        gathered = torch.empty(size, dtype=self._memory.dtype, device=self._layers[0].device)
+        gathered = torch.empty(size, dtype=self._memory.dtype, device=self._parts[0].device)
         for move, block in zip(moves, gathered, strict=True):
             block.copy_(self._memory[move.on_host], non_blocking=self._is_pinned)
-        for number, layer in enumerate(self._layers):
-            layer.index_copy_(0, numbers, gathered[:, number])
+        for number, part in enumerate(self._parts):
+            part.index_copy_(0, numbers, gathered[:, number])
 
     def _numbers(self, moves: Row[BlockMove]) -> torch.Tensor:
         numbers = torch.tensor([move.on_device for move in moves], pin_memory=self._is_pinned)
-        return numbers.to(self._layers[0].device, non_blocking=self._is_pinned)
+        return numbers.to(self._parts[0].device, non_blocking=self._is_pinned)
 
 
 def host_blocks(cache: KvCache, block_bytes: int, host_bytes: int | None) -> HostBlocks | None:

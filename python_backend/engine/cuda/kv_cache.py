@@ -1,4 +1,4 @@
-"""Where keys and values live on the GPU: a tensor of blocks for each layer."""
+"""Where keys and values live on the GPU: tensors of blocks, one for each layer that a block has."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from python_backend.engine.kv.layout import one_table
+
 if TYPE_CHECKING:
     from python_backend.engine.cuda.pinned_memory import Staging
-    from python_backend.engine.kv.blocks import BlockCopy
+    from python_backend.engine.kv.layout import KvLayout
+    from python_backend.engine.kv.table import BlockCopy
     from python_backend.engine.models.decoder import DecoderShape
 
 
 class KvCache:
-    """`keys[i]` and `values[i]` are (blocks, kv_heads, tokens_per_block, head_dim).
+    """`keys[i]` and `values[i]` of layer i are (blocks, kv_heads, tokens_per_block, head_dim).
 
+    Layers whose blocks come from different tables may share them: layer i's table is `tables[i]`.
     There is one block more than the pool knows: rows that only fill up a batch write there (`scratch_block`).
     """
 
@@ -27,22 +31,30 @@ class KvCache:
         tokens_per_block: int,
         dtype: torch.dtype,
         device: torch.device,
+        layout: KvLayout | None = None,
     ) -> None:
+        layout = layout or one_table(shape.layers)
         self.tokens_per_block = tokens_per_block
         self.scratch_block = total_blocks
         size = (total_blocks + 1, shape.kv_heads, tokens_per_block, shape.head_dim)
         # Zeros, because a masked tile still multiplies what it loaded, and nothing times NaN is NaN.
-        self.keys = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=dtype, device=device) for _ in range(shape.layers)]
+        keys, values = (
+            [torch.zeros(size, dtype=dtype, device=device) for _ in range(layout.block_layers)]
+            for _ in range(2)
+        )
+        self.parts = (*keys, *values)
+        self.keys = [keys[slot] for slot in layout.slots]
+        self.values = [values[slot] for slot in layout.slots]
+        self.tables = layout.tables
 
     def copy(self, copies: Row[BlockCopy], staging: Staging) -> None:
         if not copies:
             return
         sources = staging.upload(np.array([copy.source for copy in copies]))
         targets = staging.upload(np.array([copy.target for copy in copies]))
-        for layer in (*self.keys, *self.values):
-            layer.index_copy_(0, targets, layer.index_select(0, sources))
+        for part in self.parts:
+            part.index_copy_(0, targets, part.index_select(0, sources))
 
 
-def kv_bytes_per_block(shape: DecoderShape, tokens_per_block: int, dtype: torch.dtype) -> int:
-    return 2 * shape.layers * shape.kv_heads * tokens_per_block * shape.head_dim * dtype.itemsize
+def kv_bytes_per_block(shape: DecoderShape, layers: int, tokens_per_block: int, dtype: torch.dtype) -> int:
+    return 2 * layers * shape.kv_heads * tokens_per_block * shape.head_dim * dtype.itemsize

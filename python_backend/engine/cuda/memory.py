@@ -38,10 +38,12 @@ def blocks_that_fit(
     tokens_per_block: int,
     free_fraction: float,
     max_tokens: int | None,
+    tables: int = 1,
 ) -> int:
     """Blocks for keys and values: `free_fraction` of what is free, and no more than `max_tokens` need.
 
-    Refuses where not even one block is left. Fewer than one full sequence needs is the caller's to limit.
+    A token has keys and values in a block of each of the `tables`. Refuses where not even one block is left.
+    Fewer than one full sequence needs is the caller's to limit.
     """
     room_bytes = int((found.free - found.step) * free_fraction)
     # One block more than is counted exists: rows that fill up a batch write there.
@@ -53,12 +55,12 @@ def blocks_that_fit(
             "is less than one block of keys and values takes",
             "raise that fraction, lower inflight_max_step_tokens or inflight_max_batch_size",
         )
-    wanted = fitting if max_tokens is None else max(1, max_tokens // tokens_per_block)
+    wanted = fitting if max_tokens is None else max(1, max_tokens // tokens_per_block) * tables
     if wanted > fitting:
         _log.warning(
             "max_tokens_in_paged_kv_cache is %d; %d tokens fit on this GPU",
             max_tokens,
-            fitting * tokens_per_block,
+            fitting // tables * tokens_per_block,
         )
     return min(fitting, wanted)
 

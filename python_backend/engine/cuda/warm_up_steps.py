@@ -9,6 +9,7 @@ from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 
 if TYPE_CHECKING:
+    from python_backend.engine.kv.blocks import BlockPool
     from python_backend.engine.steps.ports import Executor
 
 # Up to 16, 32 and 64 rows are products of kernels of their own; a library has several for more than that.
@@ -42,9 +43,9 @@ def blocks_for(lengths: list[int], tokens_per_block: int) -> int:
     return sum(-(-length // tokens_per_block) for length in lengths)
 
 
-def run(executor: Executor, lengths: list[int], tokens_per_block: int) -> None:
+def run(executor: Executor, pool: BlockPool, lengths: list[int]) -> None:
     """Runs one step of chunks so long, which all yield a token that is drawn, with all that takes memory."""
-    chunks, next_block = [], 0
+    chunks = []
     for key, length in enumerate(lengths):
         request = GenerationRequest(
             [0] * length,
@@ -54,10 +55,11 @@ def run(executor: Executor, lengths: list[int], tokens_per_block: int) -> None:
             returns_log_probs=True,
         )
         sequence = Sequence(key, key, request, 1)
-        blocks = blocks_for([length], tokens_per_block)
-        sequence.table.blocks.extend(range(next_block, next_block + blocks))
-        next_block += blocks
+        if not pool.grow(sequence.table, length):
+            raise RuntimeError(f"a pool of {pool.total_blocks} blocks has no room for steps of {lengths}")
+        pool.reach(sequence.table, length)
         chunks.append(Chunk(sequence, 0, length, yields_token=True))
     executor.launch(chunks, []).results()
     for chunk in chunks:
         executor.release(chunk.sequence)
+        pool.release(chunk.sequence.table)

@@ -57,15 +57,12 @@ class HostBlocks:
         # What came in this very step is still where it came from, and is not saved from here.
         self._saves.append(BlockMove(block, place))
 
-    def find(self, digests: Iterable[bytes]) -> list[bytes]:
-        """The first of them that are here; they stay until the step is launched."""
-        found = []
-        for digest in digests:
-            if digest not in self._blocks:
-                break
-            found.append(digest)
-        self._wanted.update(found)
-        return found
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._blocks
+
+    def want(self, digests: Iterable[bytes]) -> None:
+        """They stay until the step is launched."""
+        self._wanted.update(digests)
 
     def load(self, block: int, digest: bytes) -> None:
         self._blocks.move_to_end(digest)

@@ -206,15 +206,8 @@ class PrefixCache:
         for block in self._idle.expire(now_ns):
             del self._keeps[block]
 
-    def find(self, hashes: Iterable[bytes]) -> list[int]:
-        """The blocks of the longest known prefix."""
-        found = []
-        for digest in hashes:
-            block = self._blocks.get(digest)
-            if block is None:
-                break
-            found.append(block)
-        return found
+    def find(self, digest: bytes) -> int | None:
+        return self._blocks.get(digest)
 
     def known(self, hashes: Iterable[bytes]) -> list[int]:
         """Those of the blocks that can be found, whatever of the prefix before them is gone."""

@@ -17,22 +17,21 @@ def kv_bytes_per_number(is_exact: bool) -> int:
     return 4 if is_exact else 2
 
 
-def kv_bytes_per_token(shape: DecoderShape, tokens_per_block: int, number_bytes: int) -> int:
-    """One token's part of a block, with the padding that goes with it, rounded up."""
+def kv_bytes_per_block(shape: DecoderShape, layers: int, tokens_per_block: int, number_bytes: int) -> int:
+    """With the padding that goes with it."""
     keys = shape.head_dim * _padded(tokens_per_block)
     values = tokens_per_block * _padded(shape.head_dim)
-    block_bytes = shape.layers * shape.kv_heads * (keys + values) * number_bytes
-    return -(-block_bytes // tokens_per_block)
+    return layers * shape.kv_heads * (keys + values) * number_bytes
 
 
 def _padded(count: int) -> int:
     return -(-count // _LANES) * _LANES
 
 
-def default_kv_tokens(bytes_per_token: int, max_sequence_tokens: int) -> int:
-    """How many tokens to keep when nobody said: 1 GiB of them, or up to 2 GiB if one full sequence needs it.
+def default_blocks(block_bytes: int, blocks_of_longest: int) -> int:
+    """How many to have when nobody said: 1 GiB of them, or up to 2 GiB if one full sequence needs it.
 
     Memory is only taken as blocks are first written, so an idle engine does not hold all of it.
     """
-    tokens_per_gib = GIB // bytes_per_token
-    return max(1, tokens_per_gib, min(max_sequence_tokens, 2 * tokens_per_gib))
+    blocks_per_gib = GIB // block_bytes
+    return max(1, blocks_per_gib, min(blocks_of_longest, 2 * blocks_per_gib))

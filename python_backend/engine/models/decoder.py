@@ -111,12 +111,6 @@ class DecoderShape:
     activation_limit: float = 7.0
     experts: ExpertShape | None = None
 
-    @property
-    def window_tokens(self) -> int | None:
-        """What no layer looks back beyond; None where some layer looks back at everything."""
-        found = [window for window in self.windows if window is not None]
-        return max(found) if len(found) == self.layers else None
-
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:

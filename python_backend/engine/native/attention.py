@@ -76,11 +76,12 @@ def turn_and_store(d, layer, rope, row, qkv, batch, cache):
             qkv[row, at + 2 * pair] = left * cosine - right * sine
             qkv[row, at + 2 * pair + 1] = left * sine + right * cosine
     position = batch.positions[row]
-    block = batch.tables[batch.tables_at[row] + position // d.slots]
+    place = cache.place_of_layer[layer]
+    block = batch.tables[batch.tables_at[cache.table_of_layer[layer], row] + position // d.slots]
     slot = position % d.slots
     keys_at = d.heads * d.head_dim
     values_at = keys_at + d.kv_heads * d.head_dim
-    keys, values = cache.keys[layer, block], cache.values[layer, block]
+    keys, values = cache.keys[place, block], cache.values[place, block]
     size = d.kv_bytes
     for head in range(d.kv_heads):
         key_at = np.int64(keys[head].ctypes.data + slot * size)
@@ -135,7 +136,7 @@ def attend(
     one sum takes read a block of halfs, it is made floats once for all of them: to the same numbers.
     """
     position = batch.positions[row]
-    table = batch.tables_at[row]
+    place, table = cache.place_of_layer[layer], batch.tables_at[cache.table_of_layer[layer], row]
     first_block = 0 if window == 0 else max(0, position + 1 - window) // d.slots
     last_block = (position + rows - 1) // d.slots
     origin = first_block * d.slots
@@ -146,9 +147,9 @@ def attend(
     is_wider = d.kv_bytes == _HALF_BYTES and count > QUERIES
     size = np.int64(4) if is_wider else np.int64(d.kv_bytes)
     wide_at = np.int64(wide.ctypes.data)
-    head_keys = cache.keys.ctypes.data + layer * cache.keys.strides[0] + kv_head * cache.keys.strides[2]
+    head_keys = cache.keys.ctypes.data + place * cache.keys.strides[0] + kv_head * cache.keys.strides[2]
     head_values = (
-        cache.values.ctypes.data + layer * cache.values.strides[0] + kv_head * cache.values.strides[2]
+        cache.values.ctypes.data + place * cache.values.strides[0] + kv_head * cache.values.strides[2]
     )
     queries_at, queries_stride = queries.ctypes.data, queries.strides[0]
     scores_at, scores_stride = scores.ctypes.data, scores.strides[0]

@@ -9,6 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from python_backend.engine.kv.layout import one_table
 from python_backend.engine.kv.size import kv_bytes_per_number
 from python_backend.engine.native.adapters import NativeAdapters
 from python_backend.engine.native.arithmetic import ACTIVATIONS
@@ -30,7 +31,8 @@ from python_backend.engine.native.weight_layouts import whole
 from python_backend.engine.native.weights import head_format
 
 if TYPE_CHECKING:
-    from python_backend.engine.kv.blocks import BlockCopy
+    from python_backend.engine.kv.layout import KvLayout
+    from python_backend.engine.kv.table import BlockCopy
     from python_backend.engine.models.decoder import DecoderShape
     from python_backend.engine.scheduling.plan import Chunk
 
@@ -56,14 +58,20 @@ class NativeModel:
         threads: int,
         max_adapters: int = 0,
         max_adapter_rank: int = 0,
+        layout: KvLayout | None = None,
     ) -> None:
         self._shape = shape
         self._arrays = arrays
         self._team = Team(threads)
-        blocks, size = (shape.layers, total_blocks, shape.kv_heads), kv_bytes_per_number(kind is Format.FP32)
+        layout = layout or one_table(shape.layers)
+        self._tables = layout.table_count
+        blocks = (layout.block_layers, total_blocks, shape.kv_heads)
+        size = kv_bytes_per_number(kind is Format.FP32)
         self._cache = Cache(
             keys=np.zeros((*blocks, shape.head_dim, whole(tokens_per_block, LANES) * size), np.uint8),
             values=np.zeros((*blocks, tokens_per_block, whole(shape.head_dim, LANES) * size), np.uint8),
+            place_of_layer=np.array(layout.slots, np.int64),
+            table_of_layer=np.array(layout.tables, np.int64),
         )
         self._dimensions = _dimensions(shape, kind, tokens_per_block)
         together = _ROWS_TOGETHER * shape.heads // shape.kv_heads
@@ -80,7 +88,7 @@ class NativeModel:
         self, chunks: Row[Chunk], copies: Row[BlockCopy], wanted_rows: Row[int]
     ) -> NDArray[np.float32]:
         for copy in copies:
-            for part in self._cache:
+            for part in (self._cache.keys, self._cache.values):
                 part[:, copy.target] = part[:, copy.source]
         batch = self._batch(chunks, wanted_rows)
         rows = max(len(batch.token_ids), len(batch.wanted))
@@ -143,7 +151,7 @@ class NativeModel:
     def _batch(self, chunks: Row[Chunk], wanted_rows: Row[int]) -> Batch:
         token_ids: list[int] = []
         positions: list[int] = []
-        tables_at: list[int] = []
+        tables_at: list[list[int]] = [[] for _ in range(self._tables)]
         tables: list[int] = []
         first_rows: list[int] = []
         row_counts: list[int] = []
@@ -153,18 +161,19 @@ class NativeModel:
                 row_counts.append(min(_ROWS_TOGETHER, chunk.count - first))
             token_ids += chunk.token_ids
             positions += range(chunk.start, chunk.end)
-            tables_at += [len(tables)] * chunk.count
-            tables += chunk.sequence.table.blocks
+            for at, (blocks, first_stretch) in zip(tables_at, chunk.sequence.table.rows(), strict=True):
+                at += [len(tables) - first_stretch] * chunk.count
+                tables += blocks
         return self._batch_of(token_ids, positions, tables_at, tables, wanted_rows, first_rows, row_counts)
 
     def _one_row(self) -> Batch:
-        return self._batch_of([0], [0], [0], [0], [0], [0], [1])
+        return self._batch_of([0], [0], [[0]] * self._tables, [0], [0], [0], [1])
 
     def _batch_of(
         self,
         token_ids: list[int],
         positions: list[int],
-        tables_at: list[int],
+        tables_at: list[list[int]],
         tables: list[int],
         wanted_rows: Row[int],
         first_rows: list[int],
@@ -202,9 +211,7 @@ class NativeModel:
             queries=_floats(self._team.threads, self._scores.shape[1], shape.head_dim),
             scores=self._scores,
             sums=_floats(self._team.threads, self._scores.shape[1], whole(shape.head_dim, LANES)),
-            wide=_floats(
-                self._team.threads, self._cache.keys[0, 0, 0].size + self._cache.values[0, 0, 0].size
-            ),
+            wide=_floats(self._team.threads, max(part[0, 0, 0].size for part in self._cache[:2])),
             tiles=_floats(self._team.threads, CHANNELS + 2 * ROWS * GROUP),
         )
 

@@ -87,7 +87,7 @@ class Batch(NamedTuple):
 
     token_ids: Any
     positions: Any
-    tables_at: Any  # where the row's block table begins in `tables`
+    tables_at: Any  # (tables, rows): where each of the row's block tables begins in `tables`
     tables: Any
     cosines: Any  # (ropes, rows, rotary)
     sines: Any
@@ -118,13 +118,16 @@ class Adapted(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys (layers, blocks, heads, dimensions, slots), values (layers, blocks, heads, slots, dimensions).
+    """Keys (places, blocks, heads, dimensions, slots), values (places, blocks, heads, slots, dimensions).
 
-    The last axis of each is padded to whole vectors, and in bytes: `Dimensions.kv_bytes` make a number.
+    The last axis of each is padded to whole vectors, and in bytes: `Dimensions.kv_bytes` make a number. A
+    layer has a place in the blocks of one of the tables.
     """
 
     keys: Any
     values: Any
+    place_of_layer: Any
+    table_of_layer: Any
 
 
 class Inputs(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from python_backend.costs.step_cost import StepShape
-from python_backend.engine.kv.blocks import BlockCopy
+from python_backend.engine.kv.table import BlockCopy
 
 if TYPE_CHECKING:
     from python_backend.engine.sequence import Sequence

@@ -36,6 +36,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from python_backend.engine.kv.blocks import NOTHING
 from python_backend.engine.kv.prefix_cache import extend_hashes, keep_of
 from python_backend.wire.tiers import Tier
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Row
 
     from python_backend.engine.kv.blocks import BlockPool
+    from python_backend.engine.kv.table import Prefix
     from python_backend.engine.sequence import Sequence
     from python_backend.sharing.places import Holder
 
@@ -129,6 +131,11 @@ class Scheduler:
         self._admit(plan, better_than=_WORSE_THAN_ALL)
         return plan
 
+    def reach(self, plan: StepPlan) -> None:
+        """Takes the blocks that the plan's chunks will write, where they were only promised."""
+        for chunk in plan.chunks:
+            self._pool.reach(chunk.sequence.table, chunk.end)
+
     def commit(self, chunk: Chunk) -> None:
         """The chunk is computed; blocks that it filled can be found from now on.
 
@@ -180,7 +187,7 @@ class Scheduler:
                 and tokens < sequence.most_tokens
                 and (sequence.guide is None or sequence.guide.is_ready)
             ):
-                if len(sequence.table.blocks) * size < tokens and not self._make_room(sequence, plan):
+                if sequence.table.room * size < tokens and not self._make_room(sequence, plan):
                     break
                 plan.add_last(sequence, 1)
         return behind
@@ -265,24 +272,20 @@ class Scheduler:
     def _join(self, plan: StepPlan, sequence: Sequence) -> bool:
         """Takes the blocks the sequence needs, all of them or none."""
         size, hold_tokens = self._pool.tokens_per_block, self._rule.tokens_to_hold(sequence)
-        if held := sequence.table.held:  # it was paused, and kept them
-            blocks = max(len(held), self._pool.blocks_for(hold_tokens) - sequence.table.gone)
-            if not self._make_way(plan, sequence, held, blocks):
+        if sequence.has_blocks:  # it was paused, and kept them
+            if not self._make_way(plan, sequence, NOTHING, 0):
                 return False
             return self._pool.grow(sequence.table, hold_tokens)
-        shared, computed_tokens = self._computed_already(sequence)
-        recalled = self._on_host(plan, sequence, len(shared))
+        prefix = self._computed_already(plan, sequence)
+        computed_tokens = prefix.tokens
         # The next token may fall into the last of the shared blocks, which then has to be copied.
         copies = 1 if computed_tokens % size else 0
-        if not self._make_way(plan, sequence, shared, self._pool.blocks_for(hold_tokens) + copies):
+        if not self._make_way(plan, sequence, prefix, copies):
             return False
-        self._pool.share(sequence.table, shared)
+        self._pool.share(sequence.table, prefix)
         self._pool.grow(sequence.table, hold_tokens)
-        for index, digest in enumerate(recalled, len(shared)):
-            self._pool.recall(sequence.table, index, digest)
-        computed_tokens += len(recalled) * size
         if copies:
-            plan.copies.append(self._pool.own(sequence.table, computed_tokens // size))
+            plan.copies += self._pool.own(sequence.table, computed_tokens // size)
         for index in range(computed_tokens // size):
             self._keep(sequence, index)
         sequence.computed_tokens = sequence.scheduled_tokens = computed_tokens
@@ -290,18 +293,20 @@ class Scheduler:
             sequence.cached_tokens = computed_tokens
         return True
 
-    def _make_way(self, plan: StepPlan, sequence: Sequence, shared: Row[int], blocks: int) -> bool:
-        """A slot and `blocks` blocks for one more, if need be those of others.
+    def _make_way(self, plan: StepPlan, sequence: Sequence, prefix: Prefix, copies: int) -> bool:
+        """A slot and blocks for one more that begins with `prefix`, if need be those of others.
 
         Nobody loses anything unless that is enough. A victim's slot suffices even where more are running than
         are allowed by now. Blocks come from those that wait first.
         """
-        free, still_held = self._pool.free_after(shared, blocks), set(shared)
+        pool, table = self._pool, sequence.table
+        spare = pool.spare_after(table, self._rule.tokens_to_hold(sequence), prefix, copies)
+        still_held = {*table.blocks, *prefix.blocks}
         lacks_slot = self.batch.is_full and not self.batch.may_exceed(sequence)
         victims: list[Sequence] = []
         emptied: list[Sequence] = []
         keeping = self.batch.keeping(sequence)
-        while lacks_slot or free < self._rule.blocks_to_leave(len(self.running) - len(victims)):
+        while lacks_slot or spare < self._to_leave(len(self.running) - len(victims)):
             if keeping and not lacks_slot:
                 other = keeping.pop()
             else:
@@ -314,16 +319,19 @@ class Scheduler:
                     keeping.append(victim)
                     continue
             emptied.append(other)
-            free += self._pool.freed_without(other.table, still_held)
+            spare += pool.spared_without(other.table, still_held)
         for victim in victims:
             if victim.tier <= sequence.tier:
                 self._pause(plan, victim)
             else:
                 self._preempt(plan, victim)
         for other in emptied:
-            if other.table.blocks:
+            if other.has_blocks:
                 self._take_blocks(plan, other)
         return True
+
+    def _to_leave(self, running: int) -> int:
+        return self._rule.blocks_to_leave(running) * self._pool.blocks_per_stretch
 
     def _pause(self, plan: StepPlan, sequence: Sequence) -> None:
         self.batch.pause(sequence)
@@ -347,28 +355,19 @@ class Scheduler:
         if self._reuses_blocks:
             self._extend_hashes(sequence)
 
-    def _computed_already(self, sequence: Sequence) -> tuple[list[int], int]:
-        """Blocks that hold the sequence's first tokens, and how many those are; never all of them."""
-        if sequence.leader is not None and sequence.may_fork:
-            tokens = sequence.prompt_tokens - 1
-            return sequence.leader.table.blocks[: self._pool.blocks_for(tokens)], tokens
-        if not self._reuses_blocks or not sequence.may_skip_prompt:
-            return [], 0
-        size = self._pool.tokens_per_block
-        found = self._pool.find(sequence.hashes[1 : 1 + (len(sequence.tokens) - 1) // size])
-        return found, len(found) * size
+    def _computed_already(self, plan: StepPlan, sequence: Sequence) -> Prefix:
+        """The sequence's first tokens that need not be computed; never all of them.
 
-    def _on_host(self, plan: StepPlan, sequence: Sequence, found: int) -> list[bytes]:
-        """Hashes of what follows the blocks that were found, and comes from the host.
-
-        Not while blocks are to be copied: what comes could take the place of one before that.
+        Not from the host while blocks are to be copied: what comes could take the place of one before that.
         """
-        if self._pool.host is None or plan.copies or not self._reuses_blocks:
-            return []
-        if not sequence.may_skip_prompt or (sequence.leader is not None and sequence.may_fork):
-            return []
+        if sequence.leader is not None and sequence.may_fork:
+            forked = self._pool.fork(sequence.leader.table, sequence.prompt_tokens - 1)
+            if forked is not None:
+                return forked
+        if not self._reuses_blocks or not sequence.may_skip_prompt:
+            return NOTHING
         last = (len(sequence.tokens) - 1) // self._pool.tokens_per_block
-        return self._pool.find_on_host(sequence.hashes[1 + found : 1 + last])
+        return self._pool.find(sequence.hashes[1 : 1 + last], uses_host=not plan.copies)
 
     def _extend_hashes(self, sequence: Sequence) -> None:
         request, size = sequence.request, self._pool.tokens_per_block
@@ -377,4 +376,4 @@ class Scheduler:
 
     def _keep(self, sequence: Sequence, index: int) -> None:
         if (keep := keep_of(sequence.request, index * self._pool.tokens_per_block)) is not None:
-            self._pool.keep(sequence.table.blocks[index], keep)
+            self._pool.keep(sequence.table, index, keep)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from python_backend.engine.kv.blocks import BlockTable
 from python_backend.engine.kv.prefix_cache import first_hashes
+from python_backend.engine.kv.table import BlockTable
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.sequence.step_notes import StepNotes
@@ -139,7 +139,7 @@ class Sequence:
 
     @property
     def has_blocks(self) -> bool:
-        return bool(self.table.blocks)
+        return self.table.room > 0
 
     @property
     def pending_tokens(self) -> int:
@@ -190,21 +190,16 @@ class Sequence:
 
     @property
     def may_fork(self) -> bool:
-        """The leader holds the whole prompt, and this one needs nothing else yet."""
-        return self._has_running_leader and self._leader_has_prompt and self._leader_holds_prompt
+        """The leader has computed the whole prompt, and this one needs nothing else yet."""
+        return self._has_running_leader and self._leader_has_prompt
 
     @property
     def _has_running_leader(self) -> bool:
-        return self.leader is not None and self.generated_tokens == 0 and bool(self.leader.table.blocks)
+        return self.leader is not None and self.generated_tokens == 0 and self.leader.has_blocks
 
     @property
     def _leader_has_prompt(self) -> bool:
         return self.leader is not None and self.leader.computed_tokens >= self.prompt_tokens
-
-    @property
-    def _leader_holds_prompt(self) -> bool:
-        """None of it lies before the leader's window by now."""
-        return self.leader is not None and self.leader.table.gone == 0
 
     @property
     def _is_stopped(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence as Row
 
-from python_backend.engine.kv.blocks import BlockCopy
+from python_backend.engine.kv.table import BlockCopy
 from python_backend.engine.report import EngineBroken
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.steps.ports import ChunkResult, Executor, Launched
@@ -58,7 +58,8 @@ class GuardedExecution:
 
     def _copies_for(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> list[BlockCopy]:
         """A copy is made again with its own chunk and no other, whose writing it could undo."""
-        entered = {chunk.sequence.table.blocks[chunk.start // self._tokens_per_block] for chunk in chunks}
+        size = self._tokens_per_block
+        entered = {block for chunk in chunks for block in chunk.sequence.table.at(chunk.start // size)}
         return [copy for copy in copies if copy.target in entered]
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from python_backend.engine.kv.blocks import BlockCopy
+    from python_backend.engine.kv.table import BlockCopy
     from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.sequence import Sequence
     from python_backend.wire.errors import InflightError

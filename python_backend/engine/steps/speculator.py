@@ -109,7 +109,7 @@ class Speculator:
         """How many of so many fit into what the sequence may have, and into blocks that nobody lacks."""
         count = min(count, sequence.most_tokens - len(sequence.tokens) - 1)
         if count > 0 and not self._pool.grow(sequence.table, len(sequence.tokens) + count):
-            count = len(sequence.table.blocks) * self._pool.tokens_per_block - len(sequence.tokens)
+            count = sequence.table.room * self._pool.tokens_per_block - len(sequence.tokens)
         return max(count, 0)
 
 

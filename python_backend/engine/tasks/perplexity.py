@@ -80,6 +80,7 @@ def score(
     for window in windows:
         sequence = Sequence(0, 0, GenerationRequest(window, 1, returns_context_logits=True), 1)
         pool.grow(sequence.table, len(window))
+        pool.reach(sequence.table, len(window))
         for start in range(0, len(window) - 1, _CHUNK_TOKENS):
             count = min(_CHUNK_TOKENS, len(window) - 1 - start)
             (result,) = executor.launch([Chunk(sequence, start, count)], []).results()

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.torch_model.model import TorchModel
 from python_backend.engine.checkpoint import Checkpoint
-from python_backend.engine.kv.blocks import BlockCopy, BlockPool
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.table import BlockCopy
 from python_backend.engine.models import load_weights
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk

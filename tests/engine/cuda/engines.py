@@ -7,7 +7,7 @@ import torch
 from python_backend.engine.build import adapter_shelf, build_engine
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.config import EngineConfig, EngineLimits
-from python_backend.engine.cuda.build import assemble
+from python_backend.engine.cuda.build import assemble, gpu_layout
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.host_cache import host_blocks
 from python_backend.engine.cuda.kv_cache import kv_bytes_per_block
@@ -27,13 +27,16 @@ def build_cuda_engine(config: EngineConfig, device: str, compiler: GuideCompiler
         return engine
     weights = load_weights(Checkpoint(config.checkpoint_dir))
     placed = place_weights(weights, torch.from_numpy, Linear, lambda done, total: None, torch.device("cpu"))
-    size = config.tokens_per_block
-    blocks = (config.max_tokens_in_kv_cache or 4096) // size
-    longest = min(weights.shape.max_positions, blocks * size)
-    decoder = CudaDecoder(weights.shape, placed, longest)
-    executor, _ = assemble(config, blocks, longest, decoder)
-    block_bytes = kv_bytes_per_block(weights.shape, size, decoder.dtype)
-    pool = BlockPool(blocks, size, host_blocks(executor.cache, block_bytes, config.host_cache_bytes))
-    shelf = adapter_shelf(config, weights.shape, executor.adapters)
-    limits = EngineLimits(weights.shape.vocabulary, longest)
+    shape, size = weights.shape, config.tokens_per_block
+    layout = gpu_layout(config, shape, shape.max_positions)
+    pool = BlockPool(
+        layout.blocks_for(config.max_tokens_in_kv_cache or 4096, size), size, window=layout.window
+    )
+    longest = min(shape.max_positions, pool.capacity_tokens)
+    decoder = CudaDecoder(shape, placed, longest)
+    executor, _ = assemble(config, pool, longest, decoder, layout)
+    block_bytes = kv_bytes_per_block(shape, layout.block_layers, size, decoder.dtype)
+    pool.host = host_blocks(executor.cache, block_bytes, config.host_cache_bytes)
+    shelf = adapter_shelf(config, shape, executor.adapters)
+    limits = EngineLimits(shape.vocabulary, longest)
     return Engine(config, limits, pool, executor, compiler, shelf=shelf)

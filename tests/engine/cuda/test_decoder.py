@@ -51,7 +51,8 @@ class Decoding:
         self._decoder.make_room(_MOST_WORK)
         blocks = SHAPE.max_positions // TOKENS_PER_BLOCK
         self.cache = KvCache(SHAPE, blocks, TOKENS_PER_BLOCK, torch.float32, self._device)
-        self._tables = torch.stack([torch.arange(blocks), torch.full((blocks,), blocks)]).int().to(device)
+        tables = torch.stack([torch.arange(blocks), torch.full((blocks,), blocks)])
+        self._tables = tables[None].int().to(device)
 
     def _numbers(self, *values: int) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=self._device)

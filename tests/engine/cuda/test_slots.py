@@ -54,20 +54,34 @@ def test_a_released_slot_is_reused_without_its_old_state(slots: Slots, staging: 
     slot = slots.of(new.sequence)
     assert (slot.number, slot.known_blocks, slot.next_position) == (number, 0, -1)
     slots.update_tables([new], staging)
-    assert slots.block_tables[number, 0] == 4
+    assert slots.block_tables[0, number, 0] == 4
 
 
 def test_only_new_blocks_are_uploaded_to_the_device(slots: Slots, staging: Staging) -> None:
     first, second = chunk(10, 11), chunk(20)
     slots.take([first, second])
     slots.update_tables([first, second], staging)
-    tables = slots.block_tables
+    tables = slots.block_tables[0]
     tables[slots.of(first.sequence).number, 0] = 77  # would be seen if it were told again
     first.sequence.table.blocks.append(12)
     slots.update_tables([first, second], staging)
     assert tables[slots.of(first.sequence).number].tolist() == [77, 11, 12, SCRATCH, SCRATCH]
     assert tables[slots.of(second.sequence).number].tolist() == [20] + [SCRATCH] * 4
     assert tables[slots.dummy].tolist() == [SCRATCH] * TABLE_BLOCKS
+
+
+def test_blocks_of_windows_are_told_in_tables_of_their_own(device: str, staging: Staging) -> None:
+    slots = Slots(3, TABLE_BLOCKS, SCRATCH, torch.device(device), tables=3)
+    only = chunk(10, 11, 12)
+    table = only.sequence.table
+    table.recent, table.gone = [(), (20, 30)], 1
+    slots.take([only])
+    slots.update_tables([only], staging)
+    table.recent.append((21, 31))
+    slots.update_tables([only], staging)
+    found = slots.block_tables[:, slots.of(only.sequence).number].tolist()
+    assert found[0] == [10, 11, 12, SCRATCH, SCRATCH]
+    assert found[1:] == [[SCRATCH, 20, 21, SCRATCH, SCRATCH], [SCRATCH, 30, 31, SCRATCH, SCRATCH]]
 
 
 def test_tokens_that_the_device_did_not_choose_are_written_to_their_slots(

@@ -14,7 +14,9 @@ from python_backend.engine.cuda.warm_up_steps import (
     run,
     warm_up_lengths,
 )
-from python_backend.engine.kv.blocks import BlockCopy
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.table import BlockCopy
+from python_backend.engine.kv.window_claims import Window
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.ports import ChunkResult, Finished
@@ -67,10 +69,13 @@ class NotingExecutor:
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
+        self.tables: list[tuple[list[int], list[tuple[int, ...]]]] = []
         self.released: list[Sequence] = []
 
     def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Finished:
         self.chunks += chunks
+        for table in (chunk.sequence.table for chunk in chunks):
+            self.tables.append((list(table.blocks), list(table.recent)))
         return Finished([ChunkResult(token_id=0) for _ in chunks])
 
     def release(self, sequence: Sequence) -> None:
@@ -78,8 +83,9 @@ class NotingExecutor:
 
 
 def test_profiled_sequences_hold_their_own_blocks_and_release_them() -> None:
-    executor = NotingExecutor()
-    run(executor, [5, 4, 1], tokens_per_block=4)
-    assert [chunk.sequence.table.blocks for chunk in executor.chunks] == [[0, 1], [2], [3]]
+    executor, pool = NotingExecutor(), BlockPool(8, 4, window=Window(9, is_all=False))
+    run(executor, pool, [5, 4, 1])
+    assert executor.tables == [([0, 1], [(2,), (3,)]), ([4], [(5,)]), ([6], [(7,)])]
+    assert pool.used_blocks == 0
     assert all(chunk.yields_token for chunk in executor.chunks)
     assert executor.released == [chunk.sequence for chunk in executor.chunks]

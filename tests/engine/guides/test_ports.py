@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from python_backend.engine.engine import Engine
-from python_backend.engine.kv.blocks import BlockCopy
+from python_backend.engine.kv.table import BlockCopy
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, Guide, GuideKind
 from python_backend.engine.scheduling.plan import Chunk

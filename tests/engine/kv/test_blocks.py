@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.engine.kv.blocks import BlockPool, BlockTable
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.table import BlockTable, Prefix
+from python_backend.engine.kv.window_claims import Window
 
 
 def test_a_new_pool_is_all_free() -> None:
@@ -16,11 +18,11 @@ def test_a_new_pool_is_all_free() -> None:
 def test_a_table_grows_by_whole_blocks() -> None:
     pool, table = BlockPool(4, 16), BlockTable()
     assert pool.grow(table, 1)
-    assert len(table) == 1
+    assert len(table.blocks) == 1
     assert pool.grow(table, 16)
-    assert len(table) == 1
+    assert len(table.blocks) == 1
     assert pool.grow(table, 17)
-    assert len(table) == 2
+    assert len(table.blocks) == 2
     assert pool.free_blocks == 2
 
 
@@ -28,7 +30,7 @@ def test_growth_that_does_not_fit_takes_nothing() -> None:
     pool, table = BlockPool(4, 16), BlockTable()
     assert pool.grow(table, 40)
     assert not pool.grow(table, 65)
-    assert len(table) == 3
+    assert len(table.blocks) == 3
     assert pool.free_blocks == 1
 
 
@@ -36,7 +38,7 @@ def test_growing_a_table_to_less_never_shrinks_it() -> None:
     pool, table = BlockPool(4, 16), BlockTable()
     pool.grow(table, 64)
     assert pool.grow(table, 1)
-    assert len(table) == 4
+    assert len(table.blocks) == 4
 
 
 def test_releasing_twice_is_harmless() -> None:
@@ -89,7 +91,8 @@ def test_check_detects_a_block_without_a_holder() -> None:
 def test_a_block_shared_by_two_tables_is_free_when_both_release_it() -> None:
     pool, first, second = BlockPool(4, 1), BlockTable(), BlockTable()
     pool.grow(first, 2)
-    pool.share(second, first.blocks)
+    pool.share(second, Prefix(2, first.blocks))
+    assert pool.grow(second, 2)
     assert (pool.used_blocks, second.reused_blocks, second.new_blocks) == (2, 2, 0)
     pool.check()
     pool.release(first)
@@ -102,8 +105,9 @@ def test_a_block_shared_by_two_tables_is_free_when_both_release_it() -> None:
 def test_a_shared_block_is_copied_before_it_is_written() -> None:
     pool, first, second = BlockPool(4, 1), BlockTable(), BlockTable()
     pool.grow(first, 2)
-    pool.share(second, first.blocks)
-    copy = pool.own(second, 1)
+    pool.share(second, Prefix(2, first.blocks))
+    assert pool.grow(second, 2)
+    (copy,) = pool.own(second, 1)
     assert (copy.source, copy.target) == (first.blocks[1], second.blocks[1])
     assert copy.source != copy.target
     assert (second.reused_blocks, second.new_blocks, pool.used_blocks) == (1, 1, 3)
@@ -117,10 +121,10 @@ def test_a_published_block_is_free_and_still_found_until_it_is_reused() -> None:
     pool.publish(table, 0, b"one")
     pool.release(table)
     assert (pool.free_blocks, pool.used_blocks, pool.cached_blocks) == (2, 0, 1)
-    assert pool.find([b"one", b"two"]) == [block]
+    assert pool.find([b"one", b"two"]) == Prefix(1, [block], [])
     pool.check()
     pool.grow(other, 2)
-    assert pool.find([b"one"]) == []
+    assert pool.find([b"one"]).tokens == 0
     assert (pool.free_blocks, pool.cached_blocks) == (0, 0)
     pool.check()
 
@@ -131,7 +135,7 @@ def test_empty_blocks_are_used_before_cached_ones() -> None:
     pool.publish(table, 0, b"one")
     pool.release(table)
     pool.grow(other, 2)
-    assert pool.find([b"one"]) != []
+    assert pool.find([b"one"]).tokens == 1
 
 
 def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
@@ -141,7 +145,7 @@ def test_the_end_of_a_prefix_is_evicted_before_its_beginning() -> None:
         pool.publish(table, index, digest)
     pool.release(table)
     pool.grow(other, 1)
-    assert len(pool.find([b"one", b"two", b"three"])) == 2
+    assert pool.find([b"one", b"two", b"three"]).tokens == 2
 
 
 def test_a_forgotten_block_is_not_found_but_its_other_holders_keep_it() -> None:
@@ -149,30 +153,32 @@ def test_a_forgotten_block_is_not_found_but_its_other_holders_keep_it() -> None:
     pool.grow(failed, 2)
     pool.publish(failed, 0, b"one")
     pool.publish(failed, 1, b"two")
-    pool.share(sound, failed.blocks[:1])
+    pool.share(sound, Prefix(1, failed.blocks[:1]))
+    assert pool.grow(sound, 1)
     pool.release(failed, forget=True)
-    assert pool.find([b"one"]) == []
-    assert (len(sound), pool.used_blocks, pool.cached_blocks) == (1, 1, 0)
+    assert pool.find([b"one"]).tokens == 0
+    assert (len(sound.blocks), pool.used_blocks, pool.cached_blocks) == (1, 1, 0)
     pool.check()
 
 
-def test_free_after_counts_idle_blocks_that_would_be_reused() -> None:
+def test_what_would_be_spare_counts_idle_blocks_that_would_be_reused() -> None:
     pool, table = BlockPool(4, 1), BlockTable()
     pool.grow(table, 2)
     pool.publish(table, 0, b"one")
     pool.publish(table, 1, b"two")
-    shared = list(table.blocks)
-    assert pool.free_after(shared, 3) == 1
+    known = pool.find([b"one", b"two"])
+    assert pool.spare_after(BlockTable(), 3, known) == 1
     pool.release(table)
-    assert pool.free_after(shared, 3) == 1
+    assert pool.spare_after(BlockTable(), 3, known) == 1
+    assert pool.spare_after(BlockTable(), 3, known, copies=1) == 0
 
 
-def test_check_detects_a_table_emptied_by_hand() -> None:
-    pool, table, other = BlockPool(4, 16), BlockTable(), BlockTable()
+@pytest.mark.parametrize(("room", "message"), [(0, "without room"), (3, "2 of 2 stretches")])
+def test_check_detects_room_that_was_not_promised(room: int, message: str) -> None:
+    pool, table = BlockPool(4, 16, window=Window(9)), BlockTable()
     pool.grow(table, 32)
-    pool.grow(other, 1)
-    other.blocks, table.blocks = other.blocks + table.blocks, []
-    with pytest.raises(AssertionError, match="without blocks"):
+    table.room = room
+    with pytest.raises(AssertionError, match=message):
         pool.check()
 
 
@@ -188,68 +194,17 @@ def test_every_block_has_one_owner_under_random_growth_and_release(
     pool = BlockPool(total_blocks, tokens_per_block)
     tables = [BlockTable() for _ in range(6)]
     for index, tokens in moves:
-        table, held, free = tables[index], len(tables[index]), pool.free_blocks
+        table, held, free = tables[index], len(tables[index].blocks), pool.free_blocks
         if tokens == 0:
             pool.release(table)
-            assert (len(table), pool.free_blocks) == (0, free + held)
+            assert (len(table.blocks), pool.free_blocks) == (0, free + held)
         elif pool.grow(table, tokens):
-            assert len(table) == max(held, pool.blocks_for(tokens))
+            assert len(table.blocks) == max(held, pool.blocks_for(tokens))
         else:
-            assert (len(table), pool.free_blocks) == (held, free)
+            assert (len(table.blocks), pool.free_blocks) == (held, free)
             assert pool.blocks_for(tokens) - held > free
         pool.check()
     for table in tables:
         pool.release(table)
     assert pool.free_blocks == total_blocks
     pool.check()
-
-
-def test_a_table_lets_go_of_the_blocks_before_its_window() -> None:
-    pool, table = BlockPool(8, 4, window_tokens=6), BlockTable()
-    assert pool.grow(table, 20)
-    pool.slide(table, 8)  # the token at 8 looks back at those from 3 on
-    assert pool.used_blocks == 5
-    pool.slide(table, 9)
-    assert table.gone == 1
-    pool.slide(table, 19)
-    pool.check()
-    assert pool.used_blocks == len(table.held) == 2
-    assert pool.grow(table, 24)
-    assert len(table) == 6
-    pool.release(table)
-    pool.check()
-    assert (pool.used_blocks, table.gone) == (0, 0)
-
-
-def test_a_table_never_lets_go_of_its_last_block() -> None:
-    pool, table = BlockPool(4, 2, window_tokens=1), BlockTable()
-    assert pool.grow(table, 4)
-    pool.slide(table, 4)
-    assert len(table.held) == 1
-    pool.check()
-
-
-def test_a_block_before_the_window_is_still_found_by_its_content() -> None:
-    pool, table, other = BlockPool(4, 2, window_tokens=2), BlockTable(), BlockTable()
-    assert pool.grow(table, 6)
-    pool.publish(table, 0, b"first")
-    pool.slide(table, 5)
-    assert pool.find([b"first"]) == table.blocks[:1]
-    pool.share(other, pool.find([b"first"]))
-    pool.release(table, forget=True)
-    pool.forget([b"first"])
-    pool.release(other)
-    pool.check()
-    assert pool.find([b"first"]) == []
-    assert pool.cached_blocks == 0
-
-
-def test_what_is_forgotten_while_nobody_holds_it_is_empty() -> None:
-    pool, table = BlockPool(4, 2, window_tokens=2), BlockTable()
-    assert pool.grow(table, 6)
-    pool.publish(table, 0, b"first")
-    pool.slide(table, 5)
-    assert pool.cached_blocks == 1
-    pool.forget([b"first", b"unknown"])
-    pool.check()
-    assert (pool.cached_blocks, pool.free_blocks) == (0, 3)

@@ -16,11 +16,11 @@ def host_of(blocks: int) -> tuple[HostBlocks, Moves]:
     return HostBlocks(blocks, lambda saves, loads: moves.append((list(saves), list(loads)))), moves
 
 
-def test_what_is_saved_is_found_by_what_it_holds_up_to_the_first_that_is_not() -> None:
+def test_what_is_saved_is_found_by_what_it_holds() -> None:
     host, moves = host_of(3)
     host.save(7, A)
     host.save(8, C)
-    assert host.find([A, B, C]) == [A]
+    assert [each in host for each in (A, B, C)] == [True, False, True]
     host.load(5, A)
     host.flush()
     assert moves == [([BlockMove(7, 0), BlockMove(8, 1)], [BlockMove(5, 0)])]
@@ -32,14 +32,15 @@ def test_the_one_unused_for_longest_goes_first_but_never_one_that_is_about_to_be
     host, _ = host_of(2)
     host.save(1, A)
     host.save(2, B)
-    assert host.find([A]) == [A]
+    host.want([A])
     host.save(3, C)
-    assert [host.find([each]) for each in (A, B, C)] == [[A], [], [C]]
+    assert [each in host for each in (A, B, C)] == [True, False, True]
+    host.want([C])
     host.save(4, B)  # both are wanted: it is lost
-    assert host.find([B]) == []
+    assert B not in host
     host.flush()
     host.save(4, B)
-    assert host.find([B]) == [B]
+    assert B in host
     host.check()
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from python_backend.engine.kv.size import kv_bytes_per_token
+from python_backend.engine.kv.size import kv_bytes_per_block
 from python_backend.engine.models.decoder import Activation, DecoderShape, Rope
 
 
@@ -41,5 +41,5 @@ def test_keys_are_padded_to_whole_vectors_of_slots_and_values_of_dimensions(
     head_dim: int, tokens_per_block: int, numbers_of_a_head: int
 ) -> None:
     for number_bytes in (2, 4):
-        found = kv_bytes_per_token(shape_of(head_dim), tokens_per_block, number_bytes)
+        found = kv_bytes_per_block(shape_of(head_dim), 2, tokens_per_block, number_bytes) / tokens_per_block
         assert numbers_of_a_head - 1 < found / (2 * 3 * number_bytes) <= numbers_of_a_head

@@ -103,10 +103,42 @@ def test_preempted_and_recomputed_answers_have_the_ids_of_transformers(case: Cas
         replace(case.config, max_tokens_in_kv_cache=120, tokens_per_block=4, guaranteed_no_evict=False)
     )
     case.check(engine, case.prompts)
-    if engine.pool.window_tokens is None:
+    if engine.pool.window is None:
         assert engine.gauges().preemptions > 0
-    elif case.config.device == "cpu":  # a GPU's next step is planned before the last one has let go
-        assert engine.gauges().preemptions == 0, "there is room once what lies before the window has gone"
+
+
+# On a GPU a tile more than the window is kept.
+@pytest.mark.parametrize("guaranteed_no_evict", [False, True])
+@pytest.mark.parametrize(
+    "case", ["gemma2, untied, low softcaps", "gemma3", "gpt-oss", "mistral, small window"], indirect=True
+)
+def test_layers_with_windows_that_keep_those_alone_give_the_ids_of_transformers(
+    case: Case, guaranteed_no_evict: bool
+) -> None:
+    """Contexts of up to twelve windows, in a cache that has not even room for one of them in all layers."""
+    engine = build_engine(
+        replace(
+            case.config,
+            max_tokens_in_kv_cache=72,
+            tokens_per_block=4,
+            max_batch_size=7,
+            max_step_tokens=12,
+            guaranteed_no_evict=guaranteed_no_evict,
+            check_blocks=True,
+        )
+    )
+    window = engine.pool.window
+    assert window is not None
+    if case.config.device == "cpu":
+        assert engine.limits.max_sequence_tokens >= max(PROMPT_LENGTHS) + NEW_TOKENS > 72
+    case.check(engine, case.prompts)
+    assert engine.gauges().preemptions == 0 or not guaranteed_no_evict
+    reused = engine.pool.reused_blocks
+    case.check(engine, case.prompts[-1:])
+    before = engine.pool.new_blocks
+    case.check(engine, [[*case.prompts[-1], 5]])
+    assert engine.pool.reused_blocks > reused, "the last window and all of the other layers are found"
+    assert engine.pool.new_blocks - before < 8 * engine.pool.blocks_per_stretch, "its prompt is not computed"
 
 
 # Static batches differ in who computes together alone, and only experts look across rows.

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from python_backend.engine.kv.blocks import BlockCopy, BlockPool
+from python_backend.engine.kv.blocks import BlockPool
+from python_backend.engine.kv.table import BlockCopy
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.admission import admission_rule
 from python_backend.engine.scheduling.plan import StepPlan
@@ -160,7 +161,7 @@ def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_is_recompute
     plan = world.scheduler.schedule()
     assert [chunk.sequence for chunk in plan.chunks] == [old]
     assert plan.preempted == [young]
-    assert (young.computed_tokens, young.tokens, len(young.table)) == (0, [1, 1, 1, 0, 0], 0)
+    assert (young.computed_tokens, young.tokens, len(young.table.blocks)) == (0, [1, 1, 1, 0, 0], 0)
     assert world.scheduler.waiting[0] is young
 
 
@@ -238,7 +239,7 @@ def test_a_step_can_be_planned_while_the_last_one_runs() -> None:
     assert (first.start, first.count, first.yields_token) == (0, 4, True)
     assert (second.start, second.count, second.yields_token) == (4, 1, True)
     assert (sequence.computed_tokens, sequence.scheduled_tokens, sequence.coming_tokens) == (0, 5, 2)
-    assert len(sequence.table) == 2
+    assert len(sequence.table.blocks) == 2
     world.commit(running)
     assert (sequence.computed_tokens, sequence.scheduled_tokens, sequence.coming_tokens) == (4, 5, 1)
     world.commit(behind_it)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from python_backend.engine.kv.blocks import BlockCopy
+from python_backend.engine.kv.table import BlockCopy
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import Chunk
 from python_backend.engine.sequence import Sequence

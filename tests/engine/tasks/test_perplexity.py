@@ -102,7 +102,7 @@ def place_anywhere(
     pool = BlockPool(config.max_tokens_in_kv_cache // config.tokens_per_block, config.tokens_per_block)
     longest = pool.capacity_tokens
     decoder = CudaDecoder(weights.shape, placed, longest)
-    return pool, assemble(config, pool.total_blocks, longest, decoder)[0]
+    return pool, assemble(config, pool, longest, decoder)[0]
 
 
 def test_the_gpus_executor_agrees_with_transformers(device: str, tmp_path: Path) -> None:
