@@ -54,6 +54,6 @@ def _serving(serving: Mapping[str, Any]) -> list[str]:
     if serving["restarts"]["triton-cpu"].get("cut"):
         lines += [
             "",
-            "Answers that have begun wait 30 s for the only Triton (`revive_wait_s`), which took longer.",
+            "Answers that have begun did not wait so long for the only Triton (`revive_wait_s`).",
         ]
     return lines

@@ -74,6 +74,12 @@ def test_code_is_copied_behind_the_packages_so_that_their_layer_stays(file: Path
         assert code is None or "fill_image.sh" not in stage[code.end() :]
 
 
+def test_the_standard_library_is_compiled_where_the_base_has_it_uncompiled() -> None:
+    """Python's official image has; NVIDIA's has what Ubuntu's packages compile when they are installed."""
+    packages = (ROOT / "deploy/python.Dockerfile").read_text().partition(" AS packages\n")[2]
+    assert "RUN python -m compileall -q -x 'site-packages|/tests?/' /usr/local/lib/python3*\n" in packages
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_images_end_as_one_numeric_user_shared_by_all(file: Path) -> None:
     users = [words for name, words in instructions(file) if name == "USER"]

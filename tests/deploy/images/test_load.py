@@ -31,5 +31,5 @@ def test_the_answer_of_a_chat_that_is_not_streamed_is_its_text() -> None:
 def test_only_what_the_docs_say_may_go_wrong_while_a_container_restarts() -> None:
     assert allowed_endings("postgres", 100.0) == {ANSWERED}
     assert allowed_endings("router", 100.0) == {ANSWERED, REFUSED}
-    assert allowed_endings("triton-cpu", 29.0) == {ANSWERED, REFUSED}
-    assert allowed_endings("triton-cpu", 31.0) == {ANSWERED, REFUSED, CUT}
+    assert allowed_endings("triton-cpu", 59.0) == {ANSWERED, REFUSED}
+    assert allowed_endings("triton-cpu", 61.0) == {ANSWERED, REFUSED, CUT}
