@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from deploy.images.containers import Containers, Failed, opened
+from deploy.images.gpu import try_gpu_image
 from deploy.images.load import ANSWERED, CUT, REFUSED, Load
 from router.settings import Options
 
@@ -38,10 +39,26 @@ SETTLED_CHATS = 8
 def exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool = True) -> dict[str, Any]:
     """With a model of this machine, a folder or a .gguf file, as docs/deploy.md mounts it. Raises Failed.
 
-    Whole or not, a chat is answered; Prometheus, restarts, the canary and Locust come with the whole of it.
+    Whole or not, a chat is answered; the whole of it is Prometheus, restarts, the canary, Locust, and the
+    image for GPUs as well.
     """
     with tempfile.TemporaryDirectory(prefix="inflight-models-") as folder:
-        return _exercise(name, readable_copy(name, model, Path(folder)), servers, whole=whole)
+        copy = readable_copy(name, model, Path(folder))
+        figures = _exercise(name, copy, settings_for(copy, servers), whole=whole)
+        if whole:
+            figures["gpu_image"] = try_gpu_image(name, settings_for(copy, servers))
+        return figures
+
+
+def settings_for(model: Path, servers: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **servers,
+        **free_ports(),
+        "COMPOSE_PROFILES": "cpu",
+        "INFLIGHT_MODELS": str(model.parent),
+        "INFLIGHT_MODEL": f"/models/{model.name}",
+        "INFLIGHT_EMBEDDINGS": "",
+    }
 
 
 def readable_copy(name: str, model: Path, folder: Path) -> Path:
@@ -55,15 +72,7 @@ def readable_copy(name: str, model: Path, folder: Path) -> Path:
     return copy
 
 
-def _exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool) -> dict[str, Any]:
-    settings = {
-        **servers,
-        **free_ports(),
-        "COMPOSE_PROFILES": "cpu",
-        "INFLIGHT_MODELS": str(model.parent),
-        "INFLIGHT_MODEL": f"/models/{model.name}",
-        "INFLIGHT_EMBEDDINGS": "",
-    }
+def _exercise(name: str, model: Path, settings: Mapping[str, str], *, whole: bool) -> dict[str, Any]:
     with opened(settings) as containers, ExitStack() as closing:
         began_s = time.monotonic()
         containers.up(*(ORDER if whole else NEEDED))
