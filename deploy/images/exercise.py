@@ -39,8 +39,8 @@ SETTLED_CHATS = 8
 def exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool = True) -> dict[str, Any]:
     """With a model of this machine, a folder or a .gguf file, as docs/deploy.md mounts it. Raises Failed.
 
-    Whole or not, a chat is answered; the whole of it is Prometheus, restarts, the canary, Locust, and the
-    image for GPUs as well.
+    Whole or not, a chat is answered and Locust's page is there; the whole of it is Prometheus, restarts, the
+    canary, and the image for GPUs as well.
     """
     with tempfile.TemporaryDirectory(prefix="inflight-models-") as folder:
         copy = readable_copy(name, model, Path(folder))
@@ -86,6 +86,7 @@ def _exercise(name: str, model: Path, settings: Mapping[str, str], *, whole: boo
             raise Failed(f"a chat was {how}: {answer}\n{containers.log('router')[-4000:]}")
         print(f"a chat is answered: {answer!r}", flush=True)
         figures["answered"] = answer
+        figures["locust_ready_s"] = locust(containers)
         if whole:
             for each in ORDER:
                 containers.wait_healthy(each)
@@ -93,7 +94,6 @@ def _exercise(name: str, model: Path, settings: Mapping[str, str], *, whole: boo
             with load.running():
                 figures["restarts"] = {each: restart(containers, load, each) for each in ORDER}
                 figures["canary"] = canary(containers, load, name, f"/models/{model.name}")
-            figures["locust_ready_s"] = locust(containers)
         return figures
 
 
