@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 _CHUNK_BYTES = 1 << 20
 # Most of the rest is machine code, which the first of these makes more alike.
@@ -52,7 +52,7 @@ def write_archive(
     return sha256(target)
 
 
-class _Streams:
+class _Streams(io.BufferedIOBase):
     """An .xz file of one stream behind the other, each packed in its own way."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -63,7 +63,7 @@ class _Streams:
         self.end()
         self._packer = lzma.LZMACompressor(filters=filters)
 
-    def write(self, content: bytes) -> int:
+    def write(self, content: Any, /) -> int:
         assert self._packer is not None
         self._file.write(self._packer.compress(content))
         return len(content)
