@@ -15,7 +15,7 @@ import httpx
 
 from deploy.images.containers import Containers, Failed, opened
 from deploy.images.gpu import try_gpu_image
-from deploy.images.load import ANSWERED, CUT, REFUSED, Load
+from deploy.images.load import ANSWERED, CONNECT_TIMEOUT_S, CUT, REFUSED, Load
 from router.settings import Options
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def restart(containers: Containers, load: Load, name: str) -> dict[str, Any]:
     back_s = time.monotonic() - began_s
     settle(containers, load, 1)
     away_s = time.monotonic() - began_s  # routers look at it once more before they send it anything
+    time.sleep(CONNECT_TIMEOUT_S)  # so that whoever was not let in belongs to this restart
     settle(containers, load, SETTLED_CHATS)
     ended = load.counts() - before
     if ended.keys() - allowed_endings(name, away_s):

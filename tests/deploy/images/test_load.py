@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
+
 import pytest
 
 from deploy.images.exercise import allowed_endings
-from deploy.images.load import ANSWERED, CUT, REFUSED, judged
+from deploy.images.load import ANSWERED, CUT, REFUSED, Load, judged
 
 PIECE = 'data: {"choices": [{"delta": {"content": "Paris"}}]}\n\n'
 
@@ -26,6 +29,17 @@ def test_a_stream_is_answered_when_it_ended_without_an_error(text: str, how: str
 
 def test_the_answer_of_a_chat_that_is_not_streamed_is_its_text() -> None:
     assert judged('{"choices": [{"message": {"content": "Paris"}}]}', stream=False) == (ANSWERED, "Paris")
+
+
+def test_a_chat_that_found_no_connection_was_refused_and_not_lost() -> None:
+    with socket.socket() as nobody, ExitStack() as closing:
+        nobody.bind(("127.0.0.1", 0))
+        load = Load(f"http://127.0.0.1:{nobody.getsockname()[1]}", "key", "model")
+        closing.callback(load.close)
+        assert load.ask()[0] == REFUSED, "nobody listens"
+        nobody.listen(0)
+        closing.enter_context(socket.create_connection(nobody.getsockname()))  # all that it takes
+        assert load.ask()[0] == REFUSED, "nobody lets it in"
 
 
 def test_only_what_the_docs_say_may_go_wrong_while_a_container_restarts() -> None:
