@@ -20,6 +20,8 @@ from pathlib import Path
 
 CHUNK = 1 << 20
 KILL_AT = (0.3, 0.65)
+# Of what one connection of curl reaches.
+LEAST_SHARE = 0.8
 FETCH = """
 import contextlib, json, sys, time
 from pathlib import Path
@@ -178,13 +180,18 @@ def measure(place: Path, endpoint: str, size: int, digest: str) -> None:
     took_s = [fetch(address, place / "data", endpoint, int(size * share))[0] for share in KILL_AT]
     took_s.append(fetch(address, place / "data", endpoint, None)[0])
     sent = sum(map(int, (place / "sent").read_text().split()))
-    _, stages_s = fetch(address, place / "fresh", endpoint, None)
+    fresh = [fetch(address, place / name, endpoint, None)[1] for name in ("fresh", "again")]
+    stages_s = min(fresh, key=lambda each: each["Downloading"])
     fetch_s, hash_s = stages_s["Downloading"], stages_s["Hashing"]
     print(f"{size / 1e9:.2f} GB; killed at {', '.join(f'{each:.0%}' for each in KILL_AT)} of it")
     print(f"one connection of curl, to the disk: {plain_s:.1f} s, {size / plain_s / 1e6:.0f} MB/s")
     print(f"without a break: {fetch_s:.1f} s, {size / fetch_s / 1e6:.0f} MB/s; hashed in {hash_s:.1f} s")
     print(f"three processes together: {sum(took_s):.1f} s ({', '.join(f'{each:.1f}' for each in took_s)})")
     print(f"bytes that the store sent: {sent / size:.1%} of the file")
+    if (share := plain_s / fetch_s) < LEAST_SHARE:
+        raise SystemExit(
+            f"a goal was missed: {share:.0%} of curl's speed, at least {LEAST_SHARE:.0%} are meant"
+        )
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     release_sources: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     # How long requests wait for a model that is being loaded again, and how long one may say nothing at all
     # before it is looked into.
-    revive_wait_s: Annotated[float, Meta(ge=0, le=600)] = 30.0
+    revive_wait_s: Annotated[float, Meta(ge=0, le=600)] = 60.0
     silence_limit_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
     # Of the requests, how many may be sent to a second replica because their first token is late.
     hedge_percent: Annotated[float, Meta(ge=0, le=50)] = 0.0

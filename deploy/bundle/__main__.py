@@ -70,6 +70,15 @@ def same_each_time(listing: str) -> str:
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
+def gather_own(target: Target, folder: Path, console: Console) -> list[Path]:
+    """All that serving needs there, as requirements.lock pins it."""
+    needs = [Requirement(text) for text in importlib.metadata.requires("inflight") or []]
+    house = Wheelhouse(target, ROOT / "requirements.lock", folder, say=console.print)
+    wheels = house.gather(need for need in needs if target.applies(need))
+    check_hashes(wheels, ROOT / "requirements.hashes")
+    return wheels
+
+
 def gather_vllm(target: Target, folder: Path, console: Console) -> list[Path]:
     """All that it needs but torch, and the pip that installs it: as requirements-vllm.hashes pins it."""
     lock = ROOT / "requirements-vllm.hashes"
@@ -81,16 +90,13 @@ def gather_vllm(target: Target, folder: Path, console: Console) -> list[Path]:
 
 def build(python: str, with_model: bool, with_vllm: bool, console: Console) -> None:
     version = importlib.metadata.version("inflight")
-    needs = [Requirement(text) for text in importlib.metadata.requires("inflight") or []]
     target = Target(python)
     models = default_models(StackConsole(console)) if with_model else []
     with (
         tempfile.TemporaryDirectory(prefix="inflight-bundle-") as folder,
         tempfile.TemporaryDirectory(prefix="inflight-vllm-") as beside,
     ):
-        house = Wheelhouse(target, ROOT / "requirements.lock", Path(folder), say=console.print)
-        wheels = house.gather(need for need in needs if target.applies(need))
-        check_hashes(wheels, ROOT / "requirements.hashes")
+        wheels = gather_own(target, Path(folder), console)
         of_vllm = gather_vllm(target, Path(beside), console) if with_vllm else []
         file = ROOT / "dist" / bundle_name(version, python, with_vllm)
         parts = [Part("inflight", version, "Apache-2.0"), *parts_of_wheels([*wheels, *of_vllm])]

@@ -6,13 +6,22 @@ import hashlib
 import io
 import lzma
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
-_DICTIONARY_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
-_THOROUGH, _QUICK = 9, 0
+# Most of the rest is machine code, which the first of these makes more alike.
+_THOROUGHLY: list[dict[str, int]] = [
+    {"id": lzma.FILTER_X86},
+    {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 64 << 20},
+]
+# Next to nothing is looked for, because nothing would be found.
+_AS_IT_IS: list[dict[str, int]] = [
+    {"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 4096, "mf": lzma.MF_HC3, "depth": 1, "nice_len": 3}
+]
 
 
 @dataclass(frozen=True)
@@ -29,28 +38,48 @@ def write_archive(
     """Returns its SHA-256; `advance` is told how many bytes went in."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
-    with (
-        lzma.open(partial, "wb", filters=_filters(members)) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for path in sorted(members, key=_likeness):
-            content = members[path].read()
-            archive.addfile(_entry(path, members[path], len(content)), io.BytesIO(content))
-            advance(len(content))
+    with partial.open("wb") as file:
+        packed = _Streams(file)
+        with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            for is_packed, paths in groupby(sorted(members, key=_likeness), key=_is_packed):
+                packed.begin(_AS_IT_IS if is_packed else _THOROUGHLY)
+                for path in paths:
+                    content = members[path].read()
+                    archive.addfile(_entry(path, members[path], len(content)), io.BytesIO(content))
+                    advance(len(content))
+        packed.end()
     partial.replace(target)
     return sha256(target)
 
 
-def _filters(paths: Iterable[PurePosixPath]) -> list[dict[str, int]]:
-    """Most is machine code, which the first makes more alike. Wheels are packed already."""
-    preset = _QUICK if any(path.suffix == ".whl" for path in paths) else _THOROUGH
-    packing = {"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": _DICTIONARY_BYTES}
-    return [{"id": lzma.FILTER_X86}, packing]
+class _Streams(io.BufferedIOBase):
+    """An .xz file of one stream behind the other, each packed in its own way."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._packer: lzma.LZMACompressor | None = None
+
+    def begin(self, filters: list[dict[str, int]]) -> None:
+        self.end()
+        self._packer = lzma.LZMACompressor(filters=filters)
+
+    def write(self, content: Any, /) -> int:
+        assert self._packer is not None
+        self._file.write(self._packer.compress(content))
+        return len(content)
+
+    def end(self) -> None:
+        if self._packer is not None:
+            self._file.write(self._packer.flush())
 
 
-def _likeness(path: PurePosixPath) -> tuple[str, str]:
+def _is_packed(path: PurePosixPath) -> bool:
+    return path.suffix == ".whl"
+
+
+def _likeness(path: PurePosixPath) -> tuple[bool, str, str]:
     """Files of a kind lie side by side: they pack smaller."""
-    return path.suffix, str(path)
+    return _is_packed(path), path.suffix, str(path)
 
 
 def _entry(path: PurePosixPath, member: Member, size: int) -> tarfile.TarInfo:

@@ -27,6 +27,11 @@ exec "$(dirname -- "$(readlink -f -- "$0")")/python" -c \\
 """
 
 
+def say(text: str) -> None:
+    """Not to where the output of the first command goes, which may be a pipe that wants nothing else."""
+    sys.stderr.write(f"{text}\n")
+
+
 def refuse_this_python() -> None:
     wanted, found = (ROOT / "python-version").read_text().strip(), "{}.{}".format(*sys.version_info[:2])
     if found != wanted:
@@ -103,8 +108,7 @@ def install() -> None:
     with alone():
         if is_made():  # by the one that was waited for
             return
-        sys.stdout.write(f"Making an environment for {sys.executable} in {ENVIRONMENT} ...\n")
-        sys.stdout.flush()
+        say(f"Making an environment for {sys.executable} in {ENVIRONMENT} ...")
         # Now, for what runs inside Triton does not write such files and would compile at every start.
         for name in COMPILED:
             compileall.compile_dir(ROOT / name, quiet=2)
@@ -130,7 +134,7 @@ def main() -> None:
             f"no environment can be made in {ROOT}: {why}. Whoever may write there can run "
             f"{ROOT / 'install'} once, for everybody; or unpack the bundle elsewhere."
         )
-    sys.stdout.write(f"Done. To serve: {ROOT / 'bin' / 'inflight'} up --model DIRECTORY_OR_GGUF_FILE\n")
+    say(f"Done. To serve: {ROOT / 'bin' / 'inflight'} up --model DIRECTORY_OR_GGUF_FILE")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from launcher.settings import StackSettings
 
 ON_PYTHON = ("router", "triton-cpu", "locust")
 BUILT_HERE = (*ON_PYTHON, "triton")
+MOST_MB = {"router": 250}  # to pull
 
 
 def main() -> None:
@@ -81,6 +83,8 @@ def built(
     described = buildah.describe(image, into / f"{name}.cdx.json")
     figures = {"id": buildah.id_of(image), "built_in_s": round(took_s, 1), **described}
     print(f"{name}: {json.dumps(figures)}", flush=True)
+    if described["packed_mb"] > MOST_MB.get(name, inf):
+        raise SystemExit(f"{name} has {described['packed_mb']} MB to pull; at most {MOST_MB[name]} are meant")
     return figures
 
 

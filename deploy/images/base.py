@@ -38,6 +38,8 @@ mkdir -p /opt/tritonserver/backends
 cp -r "$server/tritonserver/bin" /opt/tritonserver/bin
 cp -r "$server/tritonserver/backends/python" /opt/tritonserver/backends/python
 cp "$server"/tritonserver/python_backend_stubs/3.12/* /opt/tritonserver/backends/python/
+# Its programs find the libraries that they came with by the way from where they lay.
+cp -r "$packages/nvidia_pytriton.libs" /
 pip uninstall --quiet --yes nvidia-pytriton
 """
 OF_PYTHON = ("test", "idlelib", "tkinter", "turtledemo")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from deploy.images.containers import Containers, Failed, opened
-from deploy.images.load import ANSWERED, CUT, REFUSED, Load
+from deploy.images.gpu import try_gpu_image
+from deploy.images.load import ANSWERED, CONNECT_TIMEOUT_S, CUT, REFUSED, Load
 from router.settings import Options
 
 if TYPE_CHECKING:
@@ -38,10 +39,26 @@ SETTLED_CHATS = 8
 def exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool = True) -> dict[str, Any]:
     """With a model of this machine, a folder or a .gguf file, as docs/deploy.md mounts it. Raises Failed.
 
-    Whole or not, a chat is answered; Prometheus, restarts, the canary and Locust come with the whole of it.
+    Whole or not, a chat is answered and Locust's page is there; the whole of it is Prometheus, restarts, the
+    canary, and the image for GPUs as well.
     """
     with tempfile.TemporaryDirectory(prefix="inflight-models-") as folder:
-        return _exercise(name, readable_copy(name, model, Path(folder)), servers, whole=whole)
+        copy = readable_copy(name, model, Path(folder))
+        figures = _exercise(name, copy, settings_for(copy, servers), whole=whole)
+        if whole:
+            figures["gpu_image"] = try_gpu_image(name, settings_for(copy, servers))
+        return figures
+
+
+def settings_for(model: Path, servers: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **servers,
+        **free_ports(),
+        "COMPOSE_PROFILES": "cpu",
+        "INFLIGHT_MODELS": str(model.parent),
+        "INFLIGHT_MODEL": f"/models/{model.name}",
+        "INFLIGHT_EMBEDDINGS": "",
+    }
 
 
 def readable_copy(name: str, model: Path, folder: Path) -> Path:
@@ -55,15 +72,7 @@ def readable_copy(name: str, model: Path, folder: Path) -> Path:
     return copy
 
 
-def _exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool) -> dict[str, Any]:
-    settings = {
-        **servers,
-        **free_ports(),
-        "COMPOSE_PROFILES": "cpu",
-        "INFLIGHT_MODELS": str(model.parent),
-        "INFLIGHT_MODEL": f"/models/{model.name}",
-        "INFLIGHT_EMBEDDINGS": "",
-    }
+def _exercise(name: str, model: Path, settings: Mapping[str, str], *, whole: bool) -> dict[str, Any]:
     with opened(settings) as containers, ExitStack() as closing:
         began_s = time.monotonic()
         containers.up(*(ORDER if whole else NEEDED))
@@ -77,6 +86,7 @@ def _exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool
             raise Failed(f"a chat was {how}: {answer}\n{containers.log('router')[-4000:]}")
         print(f"a chat is answered: {answer!r}", flush=True)
         figures["answered"] = answer
+        figures["locust_ready_s"] = locust(containers)
         if whole:
             for each in ORDER:
                 containers.wait_healthy(each)
@@ -84,7 +94,6 @@ def _exercise(name: str, model: Path, servers: Mapping[str, str], *, whole: bool
             with load.running():
                 figures["restarts"] = {each: restart(containers, load, each) for each in ORDER}
                 figures["canary"] = canary(containers, load, name, f"/models/{model.name}")
-            figures["locust_ready_s"] = locust(containers)
         return figures
 
 
@@ -106,6 +115,7 @@ def restart(containers: Containers, load: Load, name: str) -> dict[str, Any]:
     back_s = time.monotonic() - began_s
     settle(containers, load, 1)
     away_s = time.monotonic() - began_s  # routers look at it once more before they send it anything
+    time.sleep(CONNECT_TIMEOUT_S)  # so that whoever was not let in belongs to this restart
     settle(containers, load, SETTLED_CHATS)
     ended = load.counts() - before
     if ended.keys() - allowed_endings(name, away_s):

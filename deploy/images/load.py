@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CHATS_AT_ONCE = 4
 AGAIN_AFTER_S = 0.2
 TIMEOUT_S = 300.0
+# While a container gets its address again nobody answers there, and the kernel would try for two minutes.
+CONNECT_TIMEOUT_S = 2.0
 QUESTION = "Name the capital of France."
 # How a chat ended. `refused`: nothing was promised, by no connection or a status that says to come back.
 ANSWERED, REFUSED, CUT, FAILED = "answered", "refused", "cut", "failed"
@@ -33,7 +35,10 @@ class Load:
 
     def __init__(self, url: str, key: str, model: str) -> None:
         self._client = httpx.Client(
-            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=TIMEOUT_S, trust_env=False
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
         )
         self._model = model
         self._stopping = threading.Event()
@@ -56,7 +61,7 @@ class Load:
                     )
                 begun = True
                 return judged("".join(got.iter_text()), stream=stream)
-        except httpx.ConnectError as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             return REFUSED, str(error)
         except (httpx.RemoteProtocolError, httpx.ReadError) as error:
             # A kept connection that was closed before its next request, or while that one came.

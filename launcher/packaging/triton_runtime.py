@@ -38,6 +38,11 @@ class TritonRuntime:
     backend_dir: Path
     library_dir: Path | None
 
+    @property
+    def is_of_wheel(self) -> bool:
+        """The one from PyPI, and not one that was installed by others."""
+        return self.library_dir is not None
+
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """What tritonserver and its stubs must see; the stub finds the virtual environment through PATH."""
         environment = {key: value for key, value in base.items() if key not in ("PYTHONHOME", "PYTHONPATH")}

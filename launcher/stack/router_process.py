@@ -28,6 +28,10 @@ EXIT_USAGE = 2
 # The router's own default, and what it takes at most to close its connections and to exit.
 DEFAULT_STOP_TIMEOUT_S = 5.0
 CLOSING_S = 10.0
+# A Triton that is started again stops, starts its processes, and reads weights, from a disk that is not fast.
+RESTART_S = 60.0  # the router's own default
+RESTART_BYTES_PER_S = 200e6
+LONGEST_WAIT_S = 600.0
 
 
 def check_router_settings(host: str, data_dir: Path, extra: Mapping[str, Any], file: Path) -> None:
@@ -48,6 +52,11 @@ def check_router_settings(host: str, data_dir: Path, extra: Mapping[str, Any], f
 def longest_stop_s(drain_timeout_s: float, extra: Mapping[str, Any]) -> float:
     """How long a proper end may take: requests drain, the rest is cut, stops are waited for twice over."""
     return drain_timeout_s + 4 * float(extra.get("stop_timeout_s", DEFAULT_STOP_TIMEOUT_S)) + CLOSING_S
+
+
+def revive_wait_s(weights_bytes: int) -> float:
+    """How long requests wait for the only Triton, unless the operator has said it."""
+    return min(RESTART_S + weights_bytes / RESTART_BYTES_PER_S, LONGEST_WAIT_S)
 
 
 def add_command(settings: Settings) -> list[str]:
@@ -81,11 +90,14 @@ class Served:
     models: tuple[Mapping[str, Any], ...]
     embedders: tuple[Mapping[str, Any], ...] = ()
     ports: tuple[int, ...] = ()  # of all servers that were started together, the first being the one named
+    weights_bytes: int = field(default=0, compare=False)  # which alone is no reason to start a router again
 
 
 def served(text: BuiltIn, embeddings: BuiltIn | None) -> Served:
     model = {**text.table, "pipeline": PIPELINE, "engine": ENGINE, "parameters": dict(text.parameters)}
-    return Served((model,), ({**embeddings.table, "triton_model": EMBEDDINGS},) if embeddings else ())
+    embedders = ({**embeddings.table, "triton_model": EMBEDDINGS},) if embeddings else ()
+    weights_bytes = sum(each.fingerprint.weights_bytes for each in (text, embeddings) if each)
+    return Served((model,), embedders, weights_bytes=weights_bytes)
 
 
 @dataclass(frozen=True)
@@ -136,6 +148,7 @@ class RouterProcess:
             "grpc_port": self.grpc_port,
             "data_dir": str(self.data_dir),
             "drain_timeout_s": drain_timeout_s,
+            "revive_wait_s": revive_wait_s(served.weights_bytes),
             **extra,
             "triton_servers": [dict(table) for table in tritons],
             "models": list(served.models),

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 LOAD_TIMEOUT_S = 600.0
 LOAD_BYTES_PER_S = 50e6  # of weights, from a slow disk
 UNLOAD_TIMEOUT_S = 20.0
-# A Triton with a dead model that was sent requests hangs when it is stopped.
-UNLOAD_AFTER_DEATH_S = 8.0
+# The wheel's release cuts streams of ensembles when it is stopped, and waits for them all the same. Any other
+# waits for ever, too, if a dead model was sent requests. Without either a stop takes 3 s.
+VAIN_TIMEOUT_S = 6.0
 
 
 class TritonServices:
@@ -91,12 +92,16 @@ class TritonServices:
             end_all(descendants(spare=others))
             self._run.remove_shared_memory(triton.number)
 
+        def longest_stop_s() -> float:
+            waits_in_vain = triton.runtime.is_of_wheel or has_fallen(child.pid)
+            return VAIN_TIMEOUT_S if waits_in_vain else UNLOAD_TIMEOUT_S
+
         return Service(
             triton.name,
             child,
             is_ready=is_ready,
             start_timeout_s=self._load_timeout_s,
-            longest_stop_s=lambda: UNLOAD_AFTER_DEATH_S if has_fallen(child.pid) else UNLOAD_TIMEOUT_S,
+            longest_stop_s=longest_stop_s,
             find_fault=lambda now_s: watch.find_fault(child.pid, now_s) or silence.find_fault(now_s),
             clean_up_after=clean_up_after,
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router.triton.server import TritonServer
 
 log = logging.getLogger(__name__)
-REVIVE_WAIT_S = 30.0
+REVIVE_WAIT_S = 60.0
 APART_TOKENS = 512
 _SOUND = Health()
 

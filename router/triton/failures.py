@@ -20,7 +20,7 @@ _PHRASES = {
     "has no available versions": Failure.NOT_LOADED,
     "is not available": Failure.NOT_LOADED,
     "is not ready": Failure.NOT_LOADED,
-    "stopped accepting new inference requests": Failure.NOT_LOADED,
+    "server is stopping": Failure.UNREACHABLE,
 }
 _BEGINNINGS = {
     ENGINE_DIED: Failure.ENGINE_DIED,

@@ -12,6 +12,7 @@ import pytest
 from deploy.compose_file import ROOT
 from deploy.image_packages import name_of, pinned, usable, wanted
 from python_backend.engine.host.device import OLDEST_TRITON
+from tests.debian import give_up
 
 FILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
 # What each of our programs imports, or finds beside its packages.
@@ -72,6 +73,12 @@ def test_code_is_copied_behind_the_packages_so_that_their_layer_stays(file: Path
         code = re.search(r"^COPY (\. \.|--from=code .*)$", stage, re.MULTILINE)
         assert ("CMD" in stage) <= (code is not None)
         assert code is None or "fill_image.sh" not in stage[code.end() :]
+
+
+def test_the_standard_library_is_compiled_where_the_base_has_it_uncompiled() -> None:
+    """Python's official image has; NVIDIA's has what Ubuntu's packages compile when they are installed."""
+    packages = (ROOT / "deploy/python.Dockerfile").read_text().partition(" AS packages\n")[2]
+    assert "RUN python -m compileall -q -x 'site-packages|/tests?/' /usr/local/lib/python3*\n" in packages
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
@@ -187,3 +194,23 @@ def test_the_programs_that_choose_packages_run_on_what_is_in_the_repository(tmp_
     assert "psycopg[binary]" in requirements
     assert "numba" not in requirements
     assert "numpy==" not in (tmp_path / "constraints.txt").read_text(), "this environment has one"
+
+
+@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
+def test_every_package_of_the_images_has_a_wheel_for_either_architecture(
+    architecture: str, tmp_path: Path
+) -> None:
+    text = (ROOT / "deploy/python.Dockerfile").read_text()
+    extras = [word for each in re.findall(r"--extra (\S+)", text) for word in ("--extra", each)]
+    command = [sys.executable, ROOT / "deploy/image_packages.py", tmp_path, *extras]
+    subprocess.run(command, check=True)
+    (python,) = re.findall(r"python:(\d\.\d+)\.\d+-slim-bookworm", text)
+    where = (f"--python-platform={architecture}-manylinux_2_36", f"--python-version={python}")
+    files = (f"--requirement={tmp_path}/requirements.txt", f"--constraint={tmp_path}/constraints.txt")
+    install = (sys.executable, "-m", "uv", "pip", "install", "--dry-run", "--only-binary=:all:")
+    command = [*install, *where, *files, f"--target={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "error sending request" in done.stderr:
+        give_up(f"uv reaches no registry: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert "nvidia-pytriton==" in done.stderr

@@ -35,6 +35,7 @@ def document_of(served: Served, files: Sequence[FileMark] = ()) -> str:
         "models": list(served.models),
         "embedders": list(served.embedders),
         "ports": list(served.ports),
+        "weights_bytes": served.weights_bytes,
     }
     if files:
         document["files"] = [asdict(mark) for mark in files]
@@ -75,10 +76,12 @@ def parse_facts(text: str, where: str) -> tuple[Served, tuple[FileMark, ...]]:
         raise SettingsError(f"{where} is not what `inflight triton` writes: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise SettingsError(f"{where} is of another version of inflight: restart `inflight triton`")
-    ports = document.get("ports", [])
+    ports, weights_bytes = document.get("ports", []), document.get("weights_bytes", 0)
     if not isinstance(ports, list) or not all(type(port) is int for port in ports):
         raise SettingsError(f"{FACTS_FILE}: ports is not a list of numbers")
-    served = Served(_tables(document, "models"), _tables(document, "embedders"), tuple(ports))
+    if type(weights_bytes) is not int:
+        raise SettingsError(f"{FACTS_FILE}: weights_bytes is not a number")
+    served = Served(_tables(document, "models"), _tables(document, "embedders"), tuple(ports), weights_bytes)
     return served, tuple(FileMark(**each) for each in document.get("files", ()))
 
 

@@ -258,7 +258,8 @@ def test_one_command_creates_the_environment_and_serves_with_the_hosts_torch(
     first = run(bundle, environment, "up", "--port", "9000")
     assert first.returncode == 0, first.stderr
     ours = bundle / "lib" / "quick" / "__init__.py"
-    assert "Making an environment" in first.stdout
+    assert "Making an environment" in first.stderr
+    assert first.stdout.startswith("served")
     del environment["PYTHONPATH"]
     moved = bundle.rename(bundle.with_name("elsewhere"))
     (moved.parent / "launcher").mkdir()  # in the working directory, and not ours
@@ -274,6 +275,18 @@ def test_one_command_creates_the_environment_and_serves_with_the_hosts_torch(
     )
     assert torch.stdout.strip() == str(tmp_path / "host" / "torch" / "__init__.py")
     assert not list((moved / "lib").glob("pyzmq*"))
+
+
+def test_the_output_of_the_first_command_may_be_a_pipe_that_ends_after_a_line(
+    bundle: Path, tmp_path: Path
+) -> None:
+    command = ["sh", "-c", f"{bundle}/bin/inflight version | head -1"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=host(tmp_path), cwd=tmp_path, timeout=120
+    )
+    assert done.stdout.startswith("served")
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 def test_a_torch_without_cuda_is_refused_and_nothing_is_left_behind(bundle: Path, tmp_path: Path) -> None:
@@ -302,7 +315,7 @@ def test_several_starts_at_once_create_one_environment(bundle: Path, tmp_path: P
     ]
     said = [process.communicate(timeout=120) for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], said
-    assert sum("Making an environment" in out for out, _ in said) == 1
+    assert sum("Making an environment" in err for _, err in said) == 1
     assert all("served" in out for out, _ in said)
     assert [path.name for path in bundle.glob(".venv*")] == [".venv"]
 
@@ -320,10 +333,10 @@ def test_an_environment_is_made_again_only_when_its_sources_have_changed(
     (bundle / ".venv" / "in-use").touch()
     again = install(bundle, environment)
     assert again.returncode == 0, again.stderr
-    assert "Making" not in again.stdout
+    assert "Making" not in again.stderr
     assert (bundle / ".venv" / "in-use").exists()
     environment["PYTHONPATH"] = str((tmp_path / "host").rename(tmp_path / "moved"))
-    assert "Making" in install(bundle, environment).stdout
+    assert "Making" in install(bundle, environment).stderr
     assert not (bundle / ".venv" / "in-use").exists()
     assert [path.name for path in bundle.glob(".venv*")] == [".venv"]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import lzma
+import os
 import re
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 from packaging.requirements import Requirement
 
 from deploy.bundle.__main__ import PYTHONS
+from deploy.bundle.archive import Member, write_archive
 from deploy.bundle.contents import contents
 from deploy.bundle.selection import LEFT_OUT_OF_VLLM
 from deploy.bundle.wheels import Target, Wheelhouse, pins_of
@@ -55,3 +59,21 @@ def test_every_package_of_the_lock_is_known_by_its_bytes() -> None:
     blocks = re.split(r"^(?=\S)", LOCK.read_text(), flags=re.MULTILINE)[1:]
     assert len(blocks) == len(pins_of(LOCK))
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}$", block, re.MULTILINE) for block in blocks)
+
+
+def test_wheels_are_stored_behind_the_rest_which_is_packed_as_without_them(tmp_path: Path) -> None:
+    text, packed = b"the same again and again\n" * 40_000, os.urandom(300_000)
+    members = {
+        PurePosixPath("bundle/wheels/a.whl"): Member(lambda: packed),
+        PurePosixPath("bundle/z.py"): Member(lambda: text, is_executable=True),
+    }
+    file = tmp_path / "bundle.tar.xz"
+    write_archive(file, members)
+    assert file.stat().st_size < len(packed) + 20_000
+    first = lzma.LZMADecompressor()
+    assert b"bundle/z.py" in first.decompress(file.read_bytes())
+    assert first.unused_data.startswith(b"\xfd7zXZ"), "wheels are a stream of their own"
+    subprocess.run(["tar", "xf", file], check=True, cwd=tmp_path)
+    assert (tmp_path / "bundle/wheels/a.whl").read_bytes() == packed
+    assert (tmp_path / "bundle/z.py").read_bytes() == text
+    assert (tmp_path / "bundle/z.py").stat().st_mode & 0o777 == 0o755

@@ -17,7 +17,7 @@ from deploy.images.podman import ulimits
 from tests.debian import debian_packages
 from tests.stack.tiny_models import write_tiny_model
 
-OURS = ("router", "triton-cpu")
+OURS = ("router", "triton-cpu", "locust")
 
 
 @pytest.fixture

@@ -13,11 +13,13 @@ from launcher.settings import ROUTER_KEYS_OF_OURS, SettingsError, load_settings,
 from launcher.stack.router_process import (
     CLOSING_S,
     DEFAULT_STOP_TIMEOUT_S,
+    RESTART_S,
     BuiltIn,
     RouterProcess,
     add_command,
     check_router_settings,
     longest_stop_s,
+    revive_wait_s,
 )
 from launcher.stack.triton_door import SocketDoor, tls_door
 from launcher.stack.triton_server import TritonServer
@@ -114,6 +116,28 @@ def test_a_clean_shutdown_of_the_router_is_never_cut_short() -> None:
     assert Options().stop_timeout_s == DEFAULT_STOP_TIMEOUT_S
     assert longest_stop_s(30, {}) == 30 + 4 * DEFAULT_STOP_TIMEOUT_S + CLOSING_S
     assert longest_stop_s(30, {"stop_timeout_s": 60}) == 30 + 4 * 60 + CLOSING_S
+
+
+@pytest.mark.parametrize(
+    ("weights_bytes", "wanted_s"),
+    [(0, 60), (145 * 10**6, 60.725), (16 * 10**9, 140), (140 * 10**9, 600)],
+    ids=["unknown", "135 million", "8 billion", "70 billion"],
+)
+def test_requests_wait_longer_for_a_triton_with_larger_weights(weights_bytes: int, wanted_s: float) -> None:
+    assert Options().revive_wait_s == RESTART_S
+    assert revive_wait_s(weights_bytes) == pytest.approx(wanted_s)
+
+
+def test_how_long_requests_wait_for_triton_is_the_operators_to_say(tmp_path: Path) -> None:
+    router = RouterProcess("127.0.0.1", 8080, tmp_path / "router.toml", tmp_path)
+    text = BuiltIn(checkpoint("text"), Fingerprint("", "", 2 * 10**9))
+    vectors = BuiltIn(checkpoint("vectors"), Fingerprint("", "", 10**9))
+    door = SocketDoor(tmp_path / "triton", 1)
+    tritons = [TritonServer(TritonRuntime(Path(), Path(), Path()), (), "", door, 8002)]
+    router.write_settings(tritons, text, 30, {}, vectors)
+    assert load(router.settings_path).revive_wait_s == 75
+    router.write_settings(tritons, text, 30, {"revive_wait_s": 5}, vectors)
+    assert load(router.settings_path).revive_wait_s == 5
 
 
 def test_the_grpc_port_is_passed_to_the_router_and_may_be_off(tmp_path: Path) -> None:

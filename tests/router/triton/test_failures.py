@@ -9,6 +9,8 @@ from router.core.generation import Failure
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.failures import from_status, from_text
 
+STOPPING = "in ensemble 'e', Server is stopping, scheduler for model has stopped accepting new requests"
+
 
 @pytest.mark.parametrize(
     ("text", "failure"),
@@ -17,6 +19,7 @@ from router.triton.failures import from_status, from_text
         ("Request for unknown model: 'e' is not found", Failure.NOT_LOADED),
         ("Request for unknown model: 'e' has no available versions", Failure.NOT_LOADED),
         ("in ensemble 'e', Exceeds maximum queue size", Failure.OVERLOADED),
+        (STOPPING, Failure.UNREACHABLE),
         ("Request timeout expired", Failure.OVERLOADED),
         ("overloaded: the engine has no room for Stub process", Failure.OVERLOADED),
         ("engine_failed: step 5 broke", Failure.ENGINE),

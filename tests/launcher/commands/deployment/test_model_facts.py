@@ -67,6 +67,14 @@ def test_files_of_what_is_served_are_told_where_no_disk_is_shared() -> None:
     assert parse_facts(document_of(told), "the store") == (told, ())
 
 
+def test_how_large_the_weights_are_is_told_and_makes_nothing_else_of_what_is_served() -> None:
+    small, large = Served(({"name": "a"},)), Served(({"name": "a"},), weights_bytes=16 * 10**9)
+    assert parse_facts(document_of(large), "the store")[0].weights_bytes == 16 * 10**9
+    assert small == large
+    with pytest.raises(SettingsError, match="weights_bytes is not a number"):
+        parse_facts(document_of(large).replace("16000000000", '"many"'), "the store")
+
+
 def test_a_failed_write_keeps_the_former_facts(tmp_path: Path) -> None:
     write_facts(tmp_path, Served(({"name": "a"},)))
     with pytest.raises(TypeError):

@@ -1,0 +1,40 @@
+"""A bundle of this project's own packages, from the registry: it can be made today, for every Python."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+from rich.console import Console
+
+from deploy.bundle.__main__ import PYTHONS, gather_own
+from deploy.bundle.contents import contents
+from deploy.bundle.wheels import BundleError, Target
+from deploy.compose_file import ROOT
+from tests.debian import give_up
+
+ELF, X86_64 = b"\x7fELF", 62
+BUNDLE = PurePosixPath("inflight-1.0")
+SERVER = BUNDLE / "lib/pytriton/tritonserver"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_bundle_is_made_of_the_packages_that_the_lock_names(python: str, tmp_path: Path) -> None:
+    try:
+        wheels = gather_own(Target(python), tmp_path, Console(quiet=True))
+    except BundleError as error:
+        if "pip could not download" not in str(error):
+            raise
+        give_up(str(error))
+    packed = contents(ROOT, wheels, "1.0", python)
+    stub = f"python_backend_stubs/{python}/triton_python_backend_stub"
+    for program in (SERVER / "bin/tritonserver", SERVER / stub):
+        assert packed[program].is_executable
+        header = packed[program].read()[:20]
+        assert (header[:4], header[18]) == (ELF, X86_64), f"{program} runs on the hosts that it is for"
+    assert {BUNDLE / "bin/inflight", BUNDLE / "install", BUNDLE / "launcher/cli.py"} <= packed.keys()
+    built = {path.name for path in packed if path.suffix == ".so" and ".cpython-" in path.name}
+    assert built
+    assert all(f".cpython-{python.replace('.', '')}-x86_64" in name for name in built)
+    assert sum(len(member.read()) for member in packed.values()) < 300e6
