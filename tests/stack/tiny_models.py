@@ -23,9 +23,7 @@ _OF_THE_TOKENIZER = (
 )
 
 
-def write_tiny_model(
-    directory: Path, tokenizer_from: Path, layers: int = 2, seed: int = 1
-) -> Path:
+def write_tiny_model(directory: Path, tokenizer_from: Path, layers: int = 2, seed: int = 1) -> Path:
     """A Llama that says the same nonsense for the same seed; more layers make it slower, and nothing else."""
     directory.mkdir(parents=True)
     for name in _OF_THE_TOKENIZER:
