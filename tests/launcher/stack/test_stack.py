@@ -174,9 +174,9 @@ def test_a_stack_comes_up_and_serves_whatever_lies_among_the_releases(
 
 
 def test_whatever_is_killed_comes_back(single: RunningStack) -> None:
-    """Under a model's process that is killed this release of Triton aborts now and then: then it comes back."""
+    """When a model's process is killed, this release of Triton aborts now and then, and comes back too."""
     stack, victims = single, []
-    for times, name in enumerate((SERVER, STUB, ROUTER), start=1):
+    for times, name in enumerate((SERVER, STUB, ROUTER, SERVER), start=1):
         (victim,), (server,) = stack.processes(name), stack.processes(SERVER)
         victims += [victim, *victim.children(recursive=True)]
         victim.kill()
