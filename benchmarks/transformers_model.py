@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.initialization import no_init_weights
 
 from python_backend.engine.checkpoint import Checkpoint
 
@@ -16,7 +17,10 @@ def load_in_transformers(path: str | Path) -> Any:
     checkpoint = Checkpoint(path)
     (architecture,) = checkpoint.architectures
     configuration = getattr(transformers, architecture.replace("ForCausalLM", "Config"))
-    model = getattr(transformers, architecture)(configuration(**checkpoint.config)).to(torch.float32).eval()
+    with no_init_weights():  # by chance, which takes longest
+        model = getattr(transformers, architecture)(configuration(**checkpoint.config))
+    model.tie_weights()
+    model = model.to(torch.float32).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(checkpoint.tensor(name, *parameter.shape)))

@@ -33,9 +33,11 @@ class Watched:
 
     async def find_barriers(self) -> list[str]:
         """What axe-core finds that keeps people out: contrast, names, roles, order."""
-        from axe_playwright_python.async_playwright import Axe
+        from axe_playwright_python.base import AXE_SCRIPT
 
-        found = (await Axe().run(self.page)).response["violations"]
+        if not await self.page.evaluate("'axe' in window"):
+            await self.page.evaluate(AXE_SCRIPT)
+        found = (await self.page.evaluate("axe.run({resultTypes: ['violations']})"))["violations"]
         return [
             f"{each['id']}: {node['html'][:200]}"
             for each in found

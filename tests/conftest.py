@@ -47,7 +47,6 @@ WITH_STACKS_OF_THEIR_OWN = (
     ),
     "tests/launcher/stack/test_stack.py",
     "tests/survival/test_chaos.py",
-    "tests/embeddings/test_in_triton.py",
 )
 _USUAL = "stack"
 # The longest work is begun first, so that the workers end together. While the first stack compiles the CPU's

@@ -115,7 +115,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(
     with InflightClient(router.url) as client:
         talk(client, Conversation(), {}, lambda: next(lines))
     assert router.pipeline.calls[1].prompt == second_prompt
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while not all(generation.stopped for generation in router.pipeline.generations):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)

@@ -67,7 +67,7 @@ def test_samples_are_taken_only_while_the_run_lasts() -> None:
             time.sleep(0.1)
             assert gathering.samples == []
             began_s[0] = time.perf_counter()
-            deadline_s = time.monotonic() + 10
+            deadline_s = time.monotonic() + 30
             while not gathering.samples and time.monotonic() < deadline_s:
                 time.sleep(0.01)
     assert gathering.samples[0].waiting == 3

@@ -20,7 +20,7 @@ class Reply:
 class RawClient:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    timeout_s: float = 5.0
+    timeout_s: float = 30.0
     seen: bytes = field(default=b"")
 
     @classmethod

@@ -133,7 +133,6 @@ class TinyModels:
 
     usual: Path
     other_words: Path
-    gives_nan: Path
     unused: Path
 
 
@@ -143,7 +142,6 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory, default_checkpoint: Pa
     return TinyModels(
         write_tiny_model(folder / "tiny", default_checkpoint),
         write_tiny_model(folder / "other", default_checkpoint, seed=2),
-        write_tiny_model(folder / "nan", default_checkpoint, gives_nan=True),
         write_tiny_model(folder / "unused", default_checkpoint, seed=3),
     )
 

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
-from tests.stack.conftest import synthetic
+from tests.stack.conftest import TinyModels, synthetic
 from tests.stack.releasing import releases_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -53,12 +53,13 @@ async def test_tokens_of_many_rapid_streams_arrive_complete_and_in_order(
     await streamed(rapid_stack, 64, 500, tokenizer)
 
 
-async def test_one_slow_stream_gets_each_token_as_a_chunk_of_its_own(
-    rapid_stack: RunningStack, data_dir: Path, tokenizer: Tokenizer
+async def test_one_slow_stream_gets_its_tokens_as_chunks_of_their_own(
+    rapid_stack: RunningStack, tiny_models: TinyModels, data_dir: Path, tokenizer: Tokenizer
 ) -> None:
-    """Of a release whose engine leaves time enough for each token to be sent on its own."""
+    """Of a release whose engine leaves time enough for that; a busy machine may put a few together."""
     with releases_of(rapid_stack, data_dir) as releases:
-        slow = releases.add(rapid_stack.model, rapid_stack.model, None, **synthetic(8))
+        slow = releases.add("slow", tiny_models.usual, None, **synthetic(30))
+        releases.installation.releases.promote("slow", slow.version)
         releases.load(slow)
-    (pieces,) = await streamed(replace(rapid_stack, model=slow.name), 1, 15, tokenizer)
-    assert len(pieces) == 15
+    (pieces,) = await streamed(replace(rapid_stack, model="slow"), 1, 30, tokenizer)
+    assert len(pieces) > 20

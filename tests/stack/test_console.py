@@ -1,4 +1,4 @@
-"""The console in a real browser against a real stack: chats, canaries, objectives, what-ifs, keys.
+"""The console in a real browser against a real stack: chats, canaries, objectives, keys.
 
 With INFLIGHT_SCREENSHOTS=DIRECTORY it writes the pictures of the README and the docs there.
 """
@@ -18,7 +18,7 @@ from benchmarks.traffic import completion, traffic
 from router.core.tenant import Role, Scope
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
-from tests.chromium import PAGES, PHONE, Watched, chromium
+from tests.chromium import PHONE, Watched, chromium
 from tests.stack.conftest import TinyModels
 from tests.stack.releasing import ReleaseStack
 from tests.stack.router_beside import router_beside
@@ -39,7 +39,6 @@ def test_a_model_is_tried_a_canary_added_watched_and_rolled_back_and_an_objectiv
             await try_a_chat(watched)
             added.append(await add_release(watched))
             await roll_out_and_back(watched, added[0])
-            await compare_policies(watched)
             await set_objective(watched)
             assert watched.problems == []
 
@@ -122,14 +121,6 @@ async def roll_out_and_back(watched: Watched, release: str) -> None:
     await page.locator("tr", has_text="weights (sha256)").wait_for()
 
 
-async def compare_policies(watched: Watched) -> None:
-    """On what was just recorded, with the cost that the engine has learned of itself."""
-    page = watched.page
-    await watched.open("objectives/what-if/tiny")
-    await page.get_by_role("button", name="Compare").click()
-    await page.locator(".outcome .scroll").wait_for(timeout=LONG_MS)
-
-
 async def set_objective(watched: Watched) -> None:
     page = watched.page
     await watched.open("objectives")
@@ -160,8 +151,6 @@ def test_who_signs_in_chats_makes_a_key_that_works_and_revokes_it_on_a_dark_phon
             await page.wait_for_selector("nav")
             # That nobody was signed in before is told by a 401, which the browser notes too.
             watched.problems.clear()
-            for place in PAGES:
-                await watched.open(place)
             await try_a_chat(watched)
             await make_and_revoke_key(watched, url, stack.model)
             assert watched.problems == []

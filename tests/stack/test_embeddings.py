@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -101,19 +100,3 @@ async def test_an_embedding_model_is_listed_ready_and_distinct_from_text_models(
         await client.embeddings.create(model=stack.model, input="hi")
     with pytest.raises(openai.BadRequestError, match=r"dimensions: 385 is more .* allowed: 1 to 384"):
         await client.embeddings.create(model=MODEL, input="hi", dimensions=385)
-
-
-async def test_a_killed_embeddings_process_comes_back_while_text_goes_on(
-    stack: RunningStack, client: openai.AsyncOpenAI
-) -> None:
-    (stub,) = stack.processes("/embeddings/1/model.py")
-    stub.kill()
-    deadline_s = time.monotonic() + 60
-    while "The embeddings model is back." not in stack.output():
-        assert time.monotonic() < deadline_s, stack.output()
-        chat = await client.chat.completions.create(
-            model=stack.model, messages=[{"role": "user", "content": "hi"}], max_tokens=1
-        )
-        assert chat.choices[0].finish_reason == "length", "nobody else notices"
-        await asyncio.sleep(0.2)
-    assert len((await client.embeddings.create(model=MODEL, input=HUNDRED)).data) == 100

@@ -70,8 +70,8 @@ def learned(served: Served) -> Served:
     """The engine has done enough steps to know what they cost, and the router has heard of it."""
     usual = [request("usual", 0.15 * n) for n in range(12)]
     send_from(Target(served.url, served.model, served.keys), plan_of(usual))
-    until(lambda: served.learned_cost() is not None, "no cost was learned", 10)
-    until(lambda: served.metric("inflight_kv_budget_tokens") > 0, "the router has no report", 10)
+    until(lambda: served.learned_cost() is not None, "no cost was learned", 30)
+    until(lambda: served.metric("inflight_kv_budget_tokens") > 0, "the router has no report", 30)
     return served
 
 
@@ -173,7 +173,7 @@ def test_an_objective_is_shown_beside_what_was_measured(learned: Served, crowd: 
         (found,) = json.loads(learned.inflight("slo", "show", learned.model, "--json"))
         return {each["tier"]: each for each in found["standings"] if each["metric"] == "first_token"}
 
-    until(lambda: bool(standings()["interactive"]["samples"]), "nothing was measured", 15)
+    until(lambda: bool(standings()["interactive"]["samples"]), "nothing was measured", 30)
     for tier, first_s in FIRST_TOKEN_S.items():
         shown = standings()[tier.label]
         assert shown["objective_s"] == first_s
@@ -199,10 +199,10 @@ def test_the_step_budget_follows_the_objective_while_the_engine_runs(learned: Se
     assert step_tokens() == ENGINE.step_tokens
     # 0.9 of it, less what a step takes anyway, leaves about 240 tokens of a prompt.
     learned.inflight("slo", "set", learned.model, "--tier", "all", "--inter-token", "36ms")
-    until(lambda: falls_below(0.7 * ENGINE.step_tokens), "the budget did not follow", 10)
+    until(lambda: falls_below(0.7 * ENGINE.step_tokens), "the budget did not follow", 30)
     tight = step_tokens()
     learned.inflight("slo", "set", learned.model, "--tier", "all", "--inter-token", "28ms")
-    until(lambda: falls_below(0.8 * tight), "the budget did not follow the second objective", 10)
+    until(lambda: falls_below(0.8 * tight), "the budget did not follow the second objective", 30)
     learned.inflight("slo", "set", learned.model, "--tier", "all", "--inter-token", "none")
     time.sleep(1)
-    until(lambda: not falls_below(ENGINE.step_tokens), "the budget did not come back", 10)
+    until(lambda: not falls_below(ENGINE.step_tokens), "the budget did not come back", 30)

@@ -102,8 +102,8 @@ async def test_a_killed_engine_is_started_again_and_every_answer_goes_on(
     after = engine_process(stack)
     assert after.pid != before.pid
     assert not before.is_running()
-    until(lambda: stack.used_blocks() == 0, "blocks are still held", 10)
-    until(lambda: stack.gauge("nv_trt_llm_request_metrics", request_type="active") == 0, "it goes on", 10)
+    until(lambda: stack.used_blocks() == 0, "blocks are still held", 30)
+    until(lambda: stack.gauge("nv_trt_llm_request_metrics", request_type="active") == 0, "it goes on", 30)
     assert settled_memory(stack) <= memory_before
 
 

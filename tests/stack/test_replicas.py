@@ -175,7 +175,7 @@ async def until_up(http: httpx.AsyncClient, stack: RunningStack, servers: set[st
 async def until_idle(http: httpx.AsyncClient, stack: RunningStack) -> None:
     began_s = time.monotonic()
     while await busy(http, stack):
-        assert time.monotonic() - began_s < 10, "something is counted that has ended"
+        assert time.monotonic() - began_s < 30, "something is counted that has ended"
         await asyncio.sleep(0.05)
 
 
@@ -253,7 +253,7 @@ async def test_no_answer_is_lost_when_one_of_two_servers_dies(
         (left,) = set(SERVERS) - {victim}
         tritons(pair)[victim].kill()
         # Who is gone is sent nothing more, and what it would have been sent is answered all the same.
-        await until_up(http, pair, {left}, 10)
+        await until_up(http, pair, {left}, 30)
         before = await sent(http, pair)
         later = [asyncio.create_task(ask(http, body)) for body in bodies[:8]]
         answers = await asyncio.wait_for(asyncio.gather(*running), 60)

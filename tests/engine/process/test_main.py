@@ -135,7 +135,7 @@ class RunningLoop:
         return events
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 5
+        deadline_s = time.monotonic() + 30
         while not is_so():
             assert time.monotonic() < deadline_s
             time.sleep(0.001)

@@ -47,7 +47,7 @@ async def failure(act: Callable[[], Awaitable[Any]]) -> GrpcError:
     return caught.value
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen in time"
@@ -205,7 +205,7 @@ async def until_called(triton: TritonConnection, works: bool) -> None:
         except GrpcError as error:
             return error.code is not StatusCode.UNAVAILABLE
 
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 30
     while await ask() is not works:
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.02)

@@ -38,7 +38,7 @@ async def pair(store_url: str, tmp_path: Path) -> AsyncIterator[tuple[Tenancy, T
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline_s
         await asyncio.sleep(0.01)

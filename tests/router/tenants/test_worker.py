@@ -13,7 +13,7 @@ from router.tenants.worker import Chore, Worker
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)

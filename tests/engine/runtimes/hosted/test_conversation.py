@@ -44,7 +44,7 @@ class Mute:
 
 
 def waits_until(condition: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 30
     while not condition() and time.monotonic() < deadline_s:
         time.sleep(0.005)
     return condition()

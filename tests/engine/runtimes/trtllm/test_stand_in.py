@@ -136,7 +136,7 @@ def test_a_cancelled_request_is_aborted_in_tensorrt_llm(runtime: HostedRuntime) 
     while not any(event.is_last for event in events):
         events += runtime.step()
     assert events[-1].finish_reason is FinishReason.CANCELLED
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while runtime.has_work and time.monotonic() < deadline_s:
         assert not runtime.step()
     assert not runtime.has_work
@@ -155,7 +155,7 @@ def test_a_fault_in_tensorrt_llm_breaks_the_engine_even_if_no_request_is_told(
     broken.add(1, GenerationRequest(prompt, 4), time.monotonic_ns())
 
     def go_on() -> None:
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 30
         while time.monotonic() < deadline_s:
             broken.step()
 
@@ -167,7 +167,7 @@ def test_a_fault_in_tensorrt_llm_breaks_the_engine_even_if_no_request_is_told(
 def test_gauges_are_updated_during_a_single_answer(runtime: HostedRuntime) -> None:
     runtime.add(1, GenerationRequest(PROMPTS[0], 2000), time.monotonic_ns())
     seen = {runtime.gauges().step_count}
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + 30
     while len(seen) < 5 and time.monotonic() < deadline_s:
         runtime.step()
         seen.add(runtime.gauges().step_count)

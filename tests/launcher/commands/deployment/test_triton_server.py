@@ -141,7 +141,7 @@ def test_a_containers_child_output_is_echoed_to_its_log_and_remembered(
         [sys.executable, "-X", "utf8", "-c", program], os.environ, tmp_path / "not-written.log"
     )
     child.start()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 30
     while child.running:
         assert time.monotonic() < deadline_s
         time.sleep(0.02)

@@ -32,7 +32,7 @@ class RedisServer:
             f'save ""\nappendonly no\ndir {self._directory}\nlogfile {self._directory / "log"}\n'
         )
         self._process = subprocess.Popen([program, settings], stdout=subprocess.DEVNULL)
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 30
         while not self._answers():
             assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
             time.sleep(0.02)

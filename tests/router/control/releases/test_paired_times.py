@@ -57,17 +57,17 @@ def refused(ratio: float, noise: Noise, runs: int) -> float:
 
 @pytest.mark.parametrize("noise", [calm, busy, wild])
 def test_identical_releases_are_refused_in_less_than_one_of_two_hundred_rehearsals(noise: Noise) -> None:
-    assert refused(1.0, noise, 400) < 0.005
+    assert refused(1.0, noise, 200) < 0.005
 
 
 @pytest.mark.parametrize("noise", [calm, busy, wild])
 def test_a_release_as_slow_as_is_allowed_is_refused_as_seldom_whatever_the_noise(noise: Noise) -> None:
-    assert refused(ALLOWED, noise, 500) < 0.008
+    assert refused(ALLOWED, noise, 250) < 0.008
 
 
 @pytest.mark.parametrize("noise", [calm, busy])
 def test_a_release_twice_as_slow_is_refused_in_more_than_99_of_100_rehearsals(noise: Noise) -> None:
-    assert refused(2.0, noise, 200) > 0.99
+    assert refused(2.0, noise, 120) > 0.99
 
 
 def test_a_plain_difference_is_known_before_all_pairs_are_measured() -> None:

@@ -29,7 +29,7 @@ class Tracing:
             counts = self.outlet.counts
             return len(self._servers()) >= count and self.outlet.queued == 0 and counts.sent == counts.taken
 
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 30
         while not are_all():
             assert time.monotonic() < deadline_s, f"the spans did not come: {self.collector.spans}"
             await asyncio.sleep(0.01)

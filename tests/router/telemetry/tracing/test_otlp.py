@@ -24,7 +24,7 @@ def put(outlet: OtlpOutlet, count: int = 1) -> None:
     outlet.put(trace, spans, 10**18)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen in time"
