@@ -113,11 +113,11 @@ class Day:
         return self._played[replicas]
 
     def ways(self) -> Iterator[Way]:
-        """The first is what the others are held against: no worse than what scales, and always there."""
+        """The second is what the others are held against: no worse than the first, and always there."""
         batch = self.capacity.at.mean_batch if self.capacity.at else 32.0
         wanted = self.play(WANTED, Wanted(ScalingSettings(start_s=START_S)))
-        yield self.fixed(wanted.good)
         yield wanted
+        yield self.fixed(wanted.good)
         for part in (0.5, 0.7):
             yield self.play(f"queue length (HPA), target {part:.0%}", QueueLength(part * batch))
         known = Foreknown(tuple(self.rates), PERIOD_S, self.work, START_S)
@@ -134,8 +134,9 @@ def compare(path: Path, peak_per_s: float, console: Console, plots: Path | None)
     ways: list[Way] = []
     for way in played.ways():
         ways.append(way)
-        part = way.hours / ways[0].hours
-        console.print(f"  {way.name}: {100 * way.good:.3f} %, {way.hours:.1f} replica hours, {part:.0%}")
+        console.print(f"  {way.name}: {100 * way.good:.3f} %, {way.hours:.1f} replica hours")
+    parts = [f"{way.name} {way.hours / ways[1].hours:.1%}" for way in ways]
+    console.print(f"  of the hours of the fixed fleet that keeps as much: {', '.join(parts)}")
     if plots is not None:
         (plots / f"autoscaling-{trace.name}.svg").write_text(draw([panel(ways, played.rates, capacity)]))
 
