@@ -68,7 +68,8 @@ def plan(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Also answer: rate, prompts, precision, size, split, affinity, tier, tenant10x, or all.",
+            help="Also answer: rate, prompts, precision, size, split, affinity, tier, tenant10x, release; or "
+            "all.",
         ),
     ] = None,
     profiles: Annotated[
