@@ -1,4 +1,4 @@
-"""`python -m benchmarks.autoscaling TRACE...`: replicas over a day by four ways to scale, and what they keep.
+"""`python -m benchmarks.autoscaling TRACE...`: replicas over a day by several ways, and what they keep.
 
 A trace gives lengths and how its rate moves from minute to minute; a day's curve is laid over it, from a
 fifth at night to its peak. Each way plays the same arrivals in the fleet simulator.
@@ -7,6 +7,7 @@ fifth at night to its peak. Each way plays the same arrivals in the fleet simula
 from __future__ import annotations
 
 import argparse
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -101,17 +102,10 @@ class Day:
         return Way(name, played.share("good"), played.replica_hours, played.replicas)
 
     def fixed(self, good: float) -> Way:
-        """The smallest that keeps so much."""
-        replicas = max(ceil(0.7 * self.busiest), 1)
-        best, found = None, self._fixed(replicas)
-        while found.good >= good and replicas > 1:
-            best, replicas = found, replicas - 1
-            found = self._fixed(replicas)
-        while best is None:
-            replicas += 1
-            found = self._fixed(replicas)
-            best = found if found.good >= good or replicas >= 2 * self.busiest else None
-        return best
+        """The smallest that keeps so much; more replicas never keep less."""
+        sizes = range(max(ceil(0.7 * self.busiest), 1), 2 * self.busiest)
+        place = bisect_left(sizes, good, key=lambda replicas: self._fixed(replicas).good)
+        return self._fixed(sizes[0] + place)
 
     def _fixed(self, replicas: int) -> Way:
         if replicas not in self._played:
@@ -119,12 +113,11 @@ class Day:
         return self._played[replicas]
 
     def ways(self) -> Iterator[Way]:
-        """The first is what the others are held against: no worse than what scales, and always there."""
+        """The second is what the others are held against: no worse than the first, and always there."""
         batch = self.capacity.at.mean_batch if self.capacity.at else 32.0
         wanted = self.play(WANTED, Wanted(ScalingSettings(start_s=START_S)))
-        yield self.fixed(wanted.good)
-        yield self.fixed(GOAL + 0.02)
         yield wanted
+        yield self.fixed(wanted.good)
         for part in (0.5, 0.7):
             yield self.play(f"queue length (HPA), target {part:.0%}", QueueLength(part * batch))
         known = Foreknown(tuple(self.rates), PERIOD_S, self.work, START_S)
@@ -141,8 +134,9 @@ def compare(path: Path, peak_per_s: float, console: Console, plots: Path | None)
     ways: list[Way] = []
     for way in played.ways():
         ways.append(way)
-        part = way.hours / ways[0].hours
-        console.print(f"  {way.name}: {100 * way.good:.3f} %, {way.hours:.1f} replica hours, {part:.0%}")
+        console.print(f"  {way.name}: {100 * way.good:.3f} %, {way.hours:.1f} replica hours")
+    parts = [f"{way.name} {way.hours / ways[1].hours:.1%}" for way in ways]
+    console.print(f"  of the hours of the fixed fleet that keeps as much: {', '.join(parts)}")
     if plots is not None:
         (plots / f"autoscaling-{trace.name}.svg").write_text(draw([panel(ways, played.rates, capacity)]))
 

@@ -45,6 +45,10 @@ class RunningStack:
         """Of all its Triton servers, as it announced them."""
         return re.findall(r"^  (?:Triton|and) +(\S+)  \(gRPC\)", self.output(), re.MULTILINE)
 
+    @property
+    def triton_metrics_urls(self) -> list[str]:
+        return re.findall(r"^  (?:Triton|and) +\S+  \(gRPC\), (\S+)", self.output(), re.MULTILINE)
+
     def output(self) -> str:
         return self.output_file.read_text(errors="replace")  # its last character may be half written
 

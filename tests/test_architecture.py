@@ -241,6 +241,7 @@ DECISIONS = (
     "router/control/releases/shift_checks.py",
     "router/control/releases/states.py",
     "router/control/releases/sums.py",
+    "router/control/scaling/courses.py",
     "router/control/scaling/demand.py",
     "router/control/scaling/replicas.py",
     "router/control/tuning/ladder.py",

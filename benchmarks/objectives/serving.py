@@ -87,6 +87,9 @@ class Served:
     def triton_metrics(self) -> str:
         return _get(self.stack.triton_metrics_url)
 
+    def all_triton_metrics(self) -> list[str]:
+        return [_get(url) for url in self.stack.triton_metrics_urls]
+
     def triton_metric(self, family: str, **labels: str) -> float:
         return _sum(self.triton_metrics(), family, labels)
 

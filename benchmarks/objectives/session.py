@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,7 @@ class SentRun:
 
 @dataclass
 class Session:
-    """`cost` is what the engine had learned of its steps when it was taught; `samples` its own metrics."""
+    """`cost` is what the engine had learned of its steps when it was taught; `samples` the metrics of all."""
 
     engine: Engine
     objectives: dict[str, Objective]
@@ -137,7 +138,7 @@ class Recorder:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """The engine's metrics, twice a second."""
+        """The metrics of all engines together, twice a second."""
         is_over = threading.Event()
         thread = threading.Thread(target=self._sample, args=(is_over,))
         thread.start()
@@ -150,8 +151,10 @@ class Recorder:
     def _sample(self, is_over: threading.Event) -> None:
         while not is_over.wait(_SAMPLE_EVERY_S):
             at_s = time.perf_counter() - self._begin_s
-            found = _SAMPLED.findall(self._served.triton_metrics())
-            self.session.samples.append({"at_s": at_s, **{name: float(value) for name, value in found}})
+            sums: Counter[str] = Counter()
+            for text in self._served.all_triton_metrics():
+                sums.update({name: float(value) for name, value in _SAMPLED.findall(text)})
+            self.session.samples.append({"at_s": at_s, **sums})
 
 
 def slim(result: RequestResult) -> RequestResult:

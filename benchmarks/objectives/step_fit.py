@@ -29,7 +29,8 @@ def step_cost(session: Session, part: Part) -> StepCost:
         steps = _sum(after, _STEPS) - _sum(before, _STEPS)
         if steps < _FEWEST_STEPS or _part(session, before["at_s"]) in (None, part):
             continue
-        held = session.engine.block_tokens * (_sum(before, _BLOCKS) + _sum(after, _BLOCKS)) / 2
+        blocks = (_sum(before, _BLOCKS) + _sum(after, _BLOCKS)) / 2 / session.servers  # a step reads its own
+        held = session.engine.block_tokens * blocks
         prompts = _prompt_tokens(session, before["at_s"], after["at_s"])
         rows.append((steps, prompts, _sum(after, _TOKENS) - _sum(before, _TOKENS), held * steps / 1000))
         times_ms.append(1000 * (_sum(after, _BUSY) - _sum(before, _BUSY)))

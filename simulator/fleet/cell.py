@@ -16,6 +16,7 @@ from router.core.objective import PATIENCE_S
 from simulator.fleet import failures
 from simulator.fleet.failures import Failure, Kind
 from simulator.fleet.play import advance
+from simulator.fleet.releases import Release, RollingRelease
 from simulator.fleet.scalers import Observed, Scaler
 from simulator.fleet.state import (
     ASKED,
@@ -60,13 +61,17 @@ class CellPlan:
     retries: int = 0
     overhead_s: float = 0.015
     failures: tuple[Failure, ...] = ()
+    release: Release | None = None
     unit: float = 1.0
     scaler: Scaler | None = None
 
 
 @dataclass
 class CellPlayed:
-    """Counts by period and tier, histograms of times; `replicas` is how many were paid for, by period."""
+    """Counts by period and tier, histograms of times; `replicas` is how many were paid for, by period.
+
+    `released_s` is when a release was over.
+    """
 
     periods: Array
     tenants: Array
@@ -74,6 +79,7 @@ class CellPlayed:
     replicas: list[int] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
     busy_s: float = 0.0
+    released_s: float = inf
 
 
 def compiled_shape(plan: CellPlan) -> Shape:
@@ -116,6 +122,7 @@ class _Play:
         self._wanted = plan.replicas
         self._due: list[tuple[float, int, str, object]] = []  # what happens at which time, in order
         self._order = 0
+        self._rolling = RollingRelease(plan.release)
         for failure in plan.failures:
             self._at(failure.at_s, "fails", failure)
         stats = self._cell.stats
@@ -130,10 +137,13 @@ class _Play:
                 self._happen(what, about, at_s, period)
             advance(self._cell, self._shape, float(until_s), float(rate), period)
             self._scale(until_s, period)
+            for row in self._rolling.look(self._cell.engines.replicas, until_s):
+                self._at(until_s + self._plan.start_s, "has started", row)
             phases = self._cell.engines.replicas["phase"]
             self._played.open.append(int((phases == OPEN).sum()))
             self._played.replicas.append(int(np.isin(phases, (OPEN, STARTING, DRAINING)).sum()))
         self._played.busy_s = float(self._cell.engines.replicas["busy_s"].sum())
+        self._played.released_s = self._rolling.done_s
         return self._played
 
     def _at(self, at_s: float, what: str, about: object) -> None:
@@ -191,14 +201,18 @@ class _Play:
         """Those that are wanted start; of those too many, the ones that do least take no more requests."""
         phases = self._cell.engines.replicas["phase"]
         there = int(np.isin(phases, (OPEN, STARTING)).sum())
-        for row in np.flatnonzero(phases == DRAINING)[: max(self._wanted - there, 0)]:
+        for row in self._at_hand(phases == DRAINING)[: max(self._wanted - there, 0)]:
             phases[row] = OPEN
             there += 1
-        for row in np.flatnonzero(phases == CLOSED)[: max(self._wanted - there, 0)]:
+        for row in self._at_hand(phases == CLOSED)[: max(self._wanted - there, 0)]:
             phases[row] = STARTING
             self._at(now_s + self._plan.start_s, "has started", int(row))
         taken = self._cell.engines.replicas["taken"]
-        rows = np.flatnonzero((phases == OPEN) | (phases == STARTING))
+        rows = np.array(self._at_hand((phases == OPEN) | (phases == STARTING)), int)
         order = rows[np.lexsort((taken[rows], phases[rows]))]
         for row in order[: max(there - self._wanted, 0)]:
             phases[row] = DRAINING if taken[row] else CLOSED
+
+    def _at_hand(self, are: Array) -> list[int]:
+        """Those that a release does not have."""
+        return [int(row) for row in np.flatnonzero(are) if row not in self._rolling.under_way]

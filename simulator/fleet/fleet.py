@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from simulator.fleet.state import BIN_FACTOR, BINS, FIRST_BIN_S, Array
 
 if TYPE_CHECKING:
     from router.core.objective import Objective
+    from simulator.fleet.releases import Release
     from simulator.fleet.scalers import Scaler
     from simulator.fleet.state import ReplicaShape
 
@@ -43,6 +44,7 @@ class FleetPlan:
     retries: int = 0
     overhead_s: float = 0.015
     failures: tuple[Failure, ...] = ()
+    release: Release | None = None
     seed: int = 0
     unit: float = 1.0
     most: int | None = None
@@ -59,6 +61,7 @@ class FleetPlayed:
     replicas: tuple[int, ...]
     open: tuple[int, ...]
     busy_share: float
+    released_s: float = inf  # when a release was over, if one was
 
     def share(self, name: str, tier: Tier | None = None) -> float:
         """Of all that were offered: `good`, `refused`, `failed`, `late` or `slow`."""
@@ -117,6 +120,7 @@ def cell_plans(plan: FleetPlan, scalers: Sequence[Scaler] = ()) -> list[CellPlan
                 for each in plan.failures
                 if each.zone == number % plan.zones and (each.kind is Kind.ZONE or number < plan.zones)
             ),
+            release=plan.release,
             unit=plan.unit,
             scaler=scalers[number] if scalers else None,
         )
@@ -164,4 +168,5 @@ def _merged(cells: Sequence[CellPlayed], plan: FleetPlan) -> FleetPlayed:
         tuple(sum(each) for each in zip(*(cell.replicas for cell in cells), strict=True)),
         tuple(open_ones),
         sum(each.busy_s for each in cells) / served_s,
+        max(each.released_s for each in cells),
     )

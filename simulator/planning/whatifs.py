@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from loadtest.traces import BLOCK_TOKENS, Trace
@@ -14,6 +14,7 @@ from router.core.objective import Objective
 from router.routing.replica_choice import answer_tokens, choose
 from simulator.planning.capacity import CapacitySearch, with_prompts
 from simulator.planning.profiles import MODELS
+from simulator.planning.proof import prove_release
 from simulator.planning.search import Plan, priced, with_spare
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class WhatIf(str, Enum):
     AFFINITY = "affinity"
     TIER = "tier"
     TENANT10X = "tenant10x"
+    RELEASE = "release"
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,14 @@ def _others(plan: Plan, name: str, largest: str, share: float) -> Row:
                plan.best.dollars_per_h, 1.0)  # fmt: skip
 
 
+def _release(plan: Plan) -> list[Row]:
+    kept, took_s = prove_release(plan)
+    takes = f"takes {took_s / 60:.0f} min" if took_s < inf else "takes more than an hour"
+    answer = f"{takes}; {100 * kept:.1f} % of the worst tier keep their objectives meanwhile"
+    choice = plan.best
+    return [Row("a release at the peak, on this fleet", answer, choice.replicas, choice.dollars_per_h, 1.0)]
+
+
 _ANSWERS = {
     WhatIf.RATE: _rate,
     WhatIf.PROMPTS: _prompts,
@@ -245,4 +255,5 @@ _ANSWERS = {
     WhatIf.AFFINITY: _affinity,
     WhatIf.TIER: _tier,
     WhatIf.TENANT10X: _tenant10x,
+    WhatIf.RELEASE: _release,
 }

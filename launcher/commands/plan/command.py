@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.commands.options import Config, DataDir
+
 if TYPE_CHECKING:
     from simulator.planning.report import Planned
 
@@ -19,7 +21,9 @@ def plan(
     trace: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help=f"Requests as CSV or JSON lines, or '{SYNTHETIC}' for generated ones."
+            metavar="FILE",
+            help=f"Requests as CSV or JSON lines; recorded:MODEL for the busiest hour of the last day here; "
+            f"{SYNTHETIC}, or {SYNTHETIC}:900~0.9/200 for prompts and answers of such medians and spreads.",
         ),
     ] = SYNTHETIC,
     rate: Annotated[
@@ -64,7 +68,8 @@ def plan(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Also answer: rate, prompts, precision, size, split, affinity, tier, tenant10x, or all.",
+            help="Also answer: rate, prompts, precision, size, split, affinity, tier, tenant10x, release; or "
+            "all.",
         ),
     ] = None,
     profiles: Annotated[
@@ -78,6 +83,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     processes: Annotated[int, typer.Option(min=1, max=64, metavar="N")] = 1,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of random choices.")] = 0,
+    data_dir: DataDir = None,
+    config: Config = None,
 ) -> None:
     """Find the cheapest fleet that keeps the objectives: kind of GPU, precision, replicas, spare.
 
@@ -109,6 +116,8 @@ def plan(
                 zones,
                 survives,
                 seed,
+                data_dir,
+                config,
             ),
             known,
         )

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.commands.option_values import Mistake, tier_shares
+from launcher.commands.plan.traffic import trace_named
 from launcher.commands.simulate.options import by_name, numbers, objectives
-from loadtest.traces import Trace, read_trace, synthetic_trace, tiers_by_chance
+from loadtest.traces import Trace, tiers_by_chance
 from python_backend.wire.tiers import Tier, tier_named
 from simulator.planning.profiles import PRECISION_BYTES, Profile
 from simulator.planning.whatifs import WhatIf
 from simulator.planning.wish import EXAMPLE_PRICES, Survives, Traffic, Wish, day
 
-_MODEL, _SYNTHETIC_S = "llama-8b", 600.0
+_MODEL = "llama-8b"
 _OBJECTIVES = ("interactive=ttft:1s,itl:50ms", "standard=ttft:3s,itl:100ms", "batch=ttft:30s")
 
 
@@ -31,6 +32,8 @@ class Asked:
     zones: int
     survives: str
     seed: int
+    data_dir: Path | None = None
+    config: Path | None = None
 
 
 def wishes(asked: Asked, known: Sequence[Profile]) -> list[Wish]:
@@ -65,7 +68,7 @@ def _wish(name: str, text: str, asked: Asked, known: Sequence[Profile]) -> Wish:
 
 
 def _trace(file: str, asked: Asked) -> Trace:
-    trace = synthetic_trace(asked.seed, _SYNTHETIC_S) if file == "synthetic" else read_trace(Path(file))
+    trace = trace_named(file, asked.seed, asked.data_dir, asked.config)
     trace = trace.with_tiers(tiers_by_chance(tier_shares(asked.tiers), asked.seed))
     try:
         for name in {each.tier for each in trace.requests}:

@@ -87,7 +87,7 @@ class Pace:
         self._trial = Trial(most.max_batch_size, most.max_step_tokens) if is_tried else Trial()
         self._share = SHARE
         self._knows_cost = is_tried
-        self._light_ms = 0.0
+        self._light_alone = 1.0
         self._light_until_s = 0.0
 
     def observe(
@@ -137,15 +137,18 @@ class Pace:
         return RunLimits(StepLimits(batch, tokens), kept, announced)
 
     def _beside_light(self, cost: StepCost, load: StepLoad, now_s: float) -> int | None:
-        """How many may run beside a light tenant; None where there is none."""
-        mean_tokens = load.kv_tokens / load.decoding if load.decoding else 0.0
-        if load.light:
-            each_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
-            alone = max(1.0, load.light / STRETCH)  # it has so many times more under way than it would alone
-            self._light_ms = STRETCH * (cost.base_ms + alone * each_ms)
+        """How many may run beside a light tenant; None where there is none.
+
+        What is remembered is how much it has, not how long that takes: what is known of costs moves.
+        """
+        if load.light:  # it has so many times more under way than it would alone
+            self._light_alone = max(1.0, load.light / STRETCH)
             self._light_until_s = now_s + _REMEMBERED_S
         if now_s >= self._light_until_s:
             return None
+        mean_tokens = load.kv_tokens / load.decoding if load.decoding else 0.0
+        each_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
+        light_ms = STRETCH * (cost.base_ms + self._light_alone * each_ms)
         # Each has one at least, or their answers would wait for one another.
         least = min(load.tenants, self.most.max_batch_size)
-        return max(batch_within(self.most, cost, self._light_ms, mean_tokens), least)
+        return max(batch_within(self.most, cost, light_ms, mean_tokens), least)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from math import ceil, exp
+from math import ceil
 
 DAY_S = 86_400.0
 # Demand is remembered in means over so long; the trend is that of the latest few.
@@ -13,39 +12,8 @@ _DAY_BUCKETS = int(DAY_S / _BUCKET_S)
 _TREND_S, _MOST_TREND = 600.0, 1.0
 # What yesterday did from this time of day on is believed within these bounds.
 _LEAST_RATIO, _MOST_RATIO = 0.5, 3.0
-# The margin moves by so much for each second of plans that are checked, however many they are, and stays
-# within bounds. Below 1 it makes up for what else is counted on: the highest of several forecasts, and
-# replicas that are kept for a while.
-_MOVE_PER_S, _FIRST_MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 0.002, 1.1, 0.8, 1.5
-# After a pause of more nobody knows what was asked for meanwhile.
-_LONGEST_S = 60.0
-
-
-class Margin:
-    """What a forecast is multiplied by so that what was planned with it is enough `coverage` of the time.
-
-    It is held against all that was planned in the end, not against the forecast alone: whatever is added on
-    the way from one to the other is not paid for twice.
-    """
-
-    def __init__(self, coverage: float) -> None:
-        self._coverage = coverage
-        self._planned: deque[tuple[float, float]] = deque()
-        self._checked_s: float | None = None
-        self.value = _FIRST_MARGIN
-
-    def plan(self, work: float, for_s: float) -> None:
-        """So much can be done at that time; times never go back."""
-        self._planned.append((for_s, work))
-
-    def observe(self, demand: float, now_s: float) -> None:
-        """Moves up fast where more is asked for than was planned for now, and down slowly otherwise."""
-        while self._planned and self._planned[0][0] <= now_s:
-            for_s, work = self._planned.popleft()
-            passed_s = min(for_s - self._checked_s, _LONGEST_S) if self._checked_s is not None else 0.0
-            self._checked_s = for_s
-            move = _MOVE_PER_S * passed_s * (self._coverage if demand > work else self._coverage - 1.0)
-            self.value = min(max(self.value * exp(move), _LEAST_MARGIN), _MOST_MARGIN)
+# An hour has bursts of the kind that the next one has.
+_HOUR_BUCKETS = 60
 
 
 class DemandForecast:
@@ -69,6 +37,12 @@ class DemandForecast:
         trended = demand + max(self._slope_per_s() * min(lead_s, _TREND_S), rise)
         expected = max(min(trended, (1 + _MOST_TREND) * demand), demand * self._ratio(lead_s, now_s))
         return max(demand, expected)
+
+    def highest(self) -> float | None:
+        """The highest minute of the last hour; None where not all of them are known."""
+        hour = range(self._bucket - _HOUR_BUCKETS, self._bucket)
+        minutes = [self._days[each] for each in hour if each in self._days]
+        return max(minutes) if len(minutes) == _HOUR_BUCKETS else None
 
     def _close(self, bucket: int) -> None:
         if self._count:

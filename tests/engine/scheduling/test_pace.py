@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +75,14 @@ def test_beside_a_light_tenant_steps_take_a_few_times_what_it_would_alone() -> N
     assert CPU.step_ms(StepShape(0, batch, 100 * batch)) <= STRETCH * CPU.step_ms(StepShape(0, 1, 100))
     assert pace.limits(CPU, StepLoad(12, 1200, 150.0), 14.0).steps.max_batch_size == batch
     assert pace.limits(CPU, StepLoad(12, 1200, 150.0), 16.0).steps.max_batch_size > 2 * batch
+
+
+def test_what_steps_were_taken_to_cost_beside_a_light_tenant_is_not_remembered_with_it() -> None:
+    pace, load = Pace(MOST, is_tried=True), StepLoad(12, 1200, 150.0)
+    pace.limits(replace(CPU, base_ms=CPU.base_ms / 10), replace(load, light=1), 10.0)
+    known = Pace(MOST, is_tried=True)
+    known.limits(CPU, replace(load, light=1), 10.0)
+    assert pace.limits(CPU, load, 12.0) == known.limits(CPU, load, 12.0)
 
 
 def test_a_light_tenant_does_not_limit_an_engine_whose_steps_cost_the_same_whoever_is_in_them() -> None:

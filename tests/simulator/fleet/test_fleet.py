@@ -22,6 +22,7 @@ from simulator.fleet.cell import CellPlan, CellPlayed, _Play, compiled_shape, pl
 from simulator.fleet.failures import Failure, Kind
 from simulator.fleet.fleet import FleetPlan, play_fleet, zone_rates
 from simulator.fleet.play import least_loaded
+from simulator.fleet.releases import Release
 from simulator.fleet.scalers import Wanted
 from simulator.fleet.state import Array, ReplicaShape, new_cell, sample
 from simulator.fleet.steps import limits
@@ -150,6 +151,23 @@ def test_wanted_replicas_serve_after_their_start() -> None:
     assert played.open[0] == 1
     assert played.open[-1] > 1
     assert played.replicas[-1] >= played.open[-1]
+
+
+def test_a_release_begins_every_replica_anew_and_loses_nobody() -> None:
+    play = _Play(cell([6.0] * 16 + [0.0] * 4, 4, release=Release(5.0, at_once=2), start_s=10.0))
+    played = play.run()
+    check(play)
+    assert min(played.open) == 2
+    assert played.open[-1] == 4
+    assert 25.0 <= played.released_s <= 80.0  # two rounds of a drain and a start
+    counted = played.periods
+    assert int(counted["offered"].sum()) == int(played.times[0].sum()) + int(counted["refused"].sum())
+
+
+def test_autoscaling_leaves_alone_what_a_release_has() -> None:
+    scaler = Wanted(ScalingSettings(start_s=10.0))
+    plan = cell([6.0] * 40, 2, most=4, start_s=10.0, scaler=scaler, unit=0.3, release=Release(5.0))
+    assert play_cell(plan).released_s < 200.0
 
 
 def test_first_tokens_have_no_objective_between_tokens_where_none_was_given() -> None:

@@ -80,6 +80,8 @@ def test_several_models_are_planned_together_each_with_its_own_peak_and_trace(
         (["--precision", "fp3"], "allowed are bf16, fp8"),
         (["--survives", "war"], "allowed are nothing, replica, host, zone"),
         (["--what-if", "luck"], "allowed are rate"),
+        (["--trace", "synthetic:many/few"], "--trace synthetic:many/few: expected lengths"),
+        (["--trace", "synthetic:900"], "expected lengths of prompts and answers such as 900/200"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_what_is_allowed(

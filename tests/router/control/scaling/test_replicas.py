@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router.admission.signals import Load
-from router.control.scaling.demand import DAY_S, DemandForecast, Margin
+from router.control.scaling.demand import DAY_S, DemandForecast
 from router.control.scaling.replicas import ReplicaScaling, ScalingSettings
 
 
@@ -69,21 +70,43 @@ def test_risk_in_spite_of_free_replicas_lowers_how_busy_they_are_planned_to_be()
 
 def test_a_little_risk_now_and_then_lets_replicas_be_busier() -> None:
     scaling = ReplicaScaling()
-    rare = [load(6500.0, replicas=11, risk=0.01 if second % 100 == 0 else 0.0) for second in range(1500)]
+    rare = [load(6500.0, replicas=11, risk=0.01 if second % 300 == 0 else 0.0) for second in range(4000)]
     wanted = [scaling.wanted(each, float(second)) for second, each in enumerate(rare)]
     assert wanted[-1] < wanted[0]
 
 
-def test_the_margin_is_the_same_however_often_it_is_looked() -> None:
-    found = []
-    for every_s in (1.0, 5.0):
-        margin, now_s = Margin(coverage=0.95), 0.0
-        while now_s < 600.0:
-            margin.observe(1200.0, now_s)
-            margin.plan(1000.0, now_s + 60.0)
-            now_s += every_s
-        found.append(margin.value)
-    assert found[0] == pytest.approx(found[1], rel=0.02)
+def test_risk_of_a_burst_that_was_not_foreseen_leaves_how_busy_replicas_are_planned_to_be() -> None:
+    burst = [load(9000.0, replicas=10, risk=0.05) for _ in range(10)]
+    after = [load(6000.0, replicas=10, risk=0.05) for _ in range(40)]  # those refused are still remembered
+    calm = [load(6000.0, replicas=10) for _ in range(1000)]
+    told_of_burst, told_of_none = ReplicaScaling(), ReplicaScaling()
+    told(told_of_burst, [*burst, *after, *calm], every_s=1.0)
+    told(told_of_none, [*calm[:50], *calm], every_s=1.0)
+    assert told_of_burst._use == pytest.approx(told_of_none._use, rel=0.01)
+
+
+def hours_of(demands: Iterable[float], start_s: float = 90.0) -> float:
+    """Replica hours for one demand every 5 s, where what is wanted is there after its start."""
+    scaling, begun, hours = ReplicaScaling(ScalingSettings(start_s=start_s)), [1], 0.0
+    for number, demand in enumerate(demands):
+        there = begun[max(number - int(start_s / 5), 0)]
+        begun.append(scaling.wanted(load(demand, replicas=there), 5.0 * number))
+        hours += begun[-1] * 5.0 / 3600
+    return hours
+
+
+def test_bursts_that_are_over_before_a_replica_has_started_are_not_chased() -> None:
+    """A minute in ten has twice as much: replicas for the height of the hour are enough, and fewer."""
+    demands = [8000.0 if second % 600 < 60 else 4000.0 for second in range(0, 8 * 3600, 5)]
+    height = 8 * math.ceil(1.1 * 8000.0 / 700.0)  # of a fleet that is always as large as a burst needs
+    assert hours_of(demands) < 1.1 * height
+
+
+def test_what_rises_for_hours_is_followed() -> None:
+    """And falls for hours: the height of the last hour would be more than is needed for half of the time."""
+    demands = [4000.0 + 3000.0 * math.sin(second / 7200.0) for second in range(0, 12 * 3600, 5)]
+    always = 12 * math.ceil(1.1 * 7000.0 / 700.0)
+    assert hours_of(demands) < 0.75 * always
 
 
 def test_a_sudden_rise_is_expected_to_go_on() -> None:
@@ -97,26 +120,6 @@ def test_a_sudden_rise_is_expected_to_go_on() -> None:
 def test_a_backlog_is_worked_off_by_more_replicas() -> None:
     stuck = [load(700.0, replicas=4, drain_s=300.0) for _ in range(10)]
     assert told(ReplicaScaling(), stuck)[-1] >= 11  # one for what comes, and ten for 1,200 s in 120
-
-
-def test_the_margin_rises_until_plans_are_enough_for_nearly_all_that_comes() -> None:
-    """Bursts that nothing foretells."""
-    margin, short = Margin(coverage=0.95), []
-    for number in range(4000):
-        demand = 1400.0 if number % 5 == 0 else 1000.0
-        margin.observe(demand, 5.0 * number)
-        planned = margin.value * 1000.0
-        short.append(demand > planned)
-        margin.plan(planned, 5.0 * number + 60.0)
-    assert sum(short[2000:]) / 2000 < 0.12
-
-
-def test_the_margin_falls_where_more_than_the_forecast_is_planned_anyway() -> None:
-    margin = Margin(coverage=0.95)
-    for number in range(2000):
-        margin.observe(1000.0, 5.0 * number)
-        margin.plan(margin.value * 1200.0, 5.0 * number + 60.0)
-    assert margin.value < 0.9
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
