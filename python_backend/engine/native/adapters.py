@@ -76,7 +76,7 @@ class NativeAdapters:
             for part, pair in layer.items():
                 shrunk = pack(pair.shrink, self._kind)
                 worths, blocks = _blocks(pair.expand, self._kind)
-                arrays = (shrunk.weights, shrunk.scales, blocks)
+                arrays: tuple[NDArray[Any], ...] = (shrunk.weights, shrunk.scales, blocks)
                 for start, array in zip(tables.starts[part].tolist(), arrays, strict=True):
                     at = index * tables.layer_bytes + start
                     tables.pool[place, at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
