@@ -111,7 +111,9 @@ def build(arguments: argparse.Namespace, directory: Path) -> Engine:
         f"engine ready after {time.perf_counter() - begin:.1f} s:",
         ", ".join(f"{name} by {s:.1f}" for name, s in stages.items()),
     )
-    print(f"keys and values: {engine.pool.capacity_tokens:,} tokens", flush=True)
+    print(
+        f"keys and values: {engine.pool.tokens_held(engine.limits.max_sequence_tokens):,} tokens", flush=True
+    )
     return engine
 
 

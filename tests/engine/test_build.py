@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from python_backend.engine.kv.size import GIB, default_blocks
 from python_backend.engine.report import FinishReason
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.wire.errors import ErrorKind, InflightError
-from tests.engine.checkpoints import VOCABULARY, random_llama, save
+from tests.engine.checkpoints import VOCABULARY, random_llama, random_variant, save
 
 # How answers come out the same in any company.
 PRECISIONS = {"cpu": "int8", "cuda": "fp32"}
@@ -60,6 +61,23 @@ def test_a_cache_smaller_than_the_context_limits_sequences_and_says_so(
         engine = build_engine(replace(config, max_tokens_in_kv_cache=100))
     assert engine.limits.max_sequence_tokens == 96
     assert "holds 96 tokens" in caplog.text
+
+
+def test_what_a_cache_holds_where_layers_have_windows_is_said(
+    config: EngineConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = save(random_variant("gemma3"), tmp_path)
+    with caplog.at_level(logging.INFO):
+        engine = build_engine(
+            replace(config, checkpoint_dir=str(directory), max_tokens_in_kv_cache=512, max_step_tokens=64)
+        )
+    ready = engine.describe()
+    if config.device == "cpu":  # on a GPU a tile more than the window is kept
+        assert (
+            "a window keep 9 tokens of it: the KV cache holds 1280 tokens in sequences of 256" in caplog.text
+        )
+        assert (ready.total_blocks, ready.window_tokens, ready.window_blocks) == (32 * 7, 3 * 16, 6)
+    assert ready.keeps_all
 
 
 def test_more_positions_than_the_model_has_are_refused(config: EngineConfig) -> None:

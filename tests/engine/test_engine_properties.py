@@ -178,7 +178,7 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
     max_step_tokens = max_batch_size + data.draw(st.integers(0, 10))
     window = data.draw(st.none() | windows)
     engine, executor = fake_engine(
-        data.draw(st.integers(3 + (window.tables if window else 0), 20)),
+        data.draw(st.integers(3 * (1 + window.tables if window else 1), 20)),
         tokens_per_block,
         max_batch_size,
         max_step_tokens,

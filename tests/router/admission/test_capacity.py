@@ -13,6 +13,7 @@ from router.admission.capacity import (
     UNKNOWN,
     UNLIMITED,
     BatchShape,
+    CacheWindow,
     Capacity,
     fitted,
     of_batches,
@@ -37,6 +38,9 @@ REPORT = EngineReport(
     waiting=1,
     holds_whole_answers=False,
     learned=LearnedStepCost(StepCost(10.0, 0.1, 0.2, 0.3), 500, 0.02),
+)
+WINDOWS = st.builds(
+    CacheWindow, st.integers(1, 500).map(lambda each: 16 * each), st.integers(1, 6), st.booleans()
 )
 
 
@@ -100,12 +104,19 @@ def test_an_operator_has_the_last_word_about_slots() -> None:
     slots=st.integers(1, 256),
     blocks=st.integers(10, 5000),
     holds_whole_answers=st.booleans(),
+    window=st.none() | WINDOWS,
 )
 def test_what_can_run_in_parts_is_admitted_and_what_does_not_fit_alone_is_not(
-    prompt: int, completion: int, sequences: int, slots: int, blocks: int, holds_whole_answers: bool
+    prompt: int,
+    completion: int,
+    sequences: int,
+    slots: int,
+    blocks: int,
+    holds_whole_answers: bool,
+    window: CacheWindow | None,
 ) -> None:
     kv_tokens = 16 * blocks
-    capacity = Capacity(1, slots, kv_tokens, block_tokens=16, holds_whole_answers=holds_whole_answers)
+    capacity = Capacity(1, slots, kv_tokens, 16, holds_whole_answers=holds_whole_answers, window=window)
     need = fitted(Need(prompt, completion, sequences), capacity)
     assert need.prompt_tokens <= prompt
     assert need.completion_tokens <= completion
@@ -115,7 +126,23 @@ def test_what_can_run_in_parts_is_admitted_and_what_does_not_fit_alone_is_not(
     tokens = (need.prompt_tokens, need.completion_tokens, need.sequences)
     entry = dispatcher.offer(Demand("a", Tier.STANDARD, *tokens, 0.0, 60.0), Record("test", "req"), 0.0)
     alone = prompt + (completion if holds_whole_answers else 1)
+    if window is not None:
+        alone = window.taken(alone)
     assert isinstance(entry, Refused) == (sequences == 1 and alone > kv_tokens)
+
+
+@given(window=WINDOWS, tokens=st.integers(0, 100_000))
+def test_how_long_a_sequence_is_follows_from_what_it_takes_of_the_cache(
+    window: CacheWindow, tokens: int
+) -> None:
+    found = window.tokens_in(window.taken(tokens))
+    assert found == (tokens if window.keeps_all else min(tokens, window.tokens))
+
+
+def test_the_window_of_a_models_layers_is_known_from_its_engines() -> None:
+    assert of_engines([REPORT]).window is None
+    gemma = replace(REPORT, window_tokens=560, window_blocks=6)
+    assert of_engines([gemma, None]).window == CacheWindow(560, 6)
 
 
 @given(rows=st.integers(1, 2048), slots=st.integers(1, 512))

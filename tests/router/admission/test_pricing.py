@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from python_backend.costs.batch_cost import BatchCost
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
-from router.admission.capacity import Capacity
+from router.admission.capacity import CacheWindow, Capacity
 from router.admission.demand import Demand
 from router.admission.forecast import Expected
 from router.admission.running import kv_need, least_kv, prices_of
@@ -60,3 +60,11 @@ def test_an_engine_that_holds_whole_answers_needs_their_cache_at_once() -> None:
     whole = Capacity(1, 64, 40_000, 16, holds_whole_answers=True)
     assert least_kv(demand(100, 400), whole) == 512
     assert least_kv(demand(100, 400), ENGINE) == 112
+
+
+def test_a_window_is_reserved_beside_the_tokens_that_other_layers_keep() -> None:
+    gemma = replace(ENGINE, window=CacheWindow(560, 6))
+    assert kv_need(demand(100, 400), 60, gemma) == 160 + 6 * 160
+    assert kv_need(demand(10_000, 400), 240, gemma) == 10_240 + 6 * 560
+    assert kv_need(demand(10_000, 400, 2), 100, gemma) == 10_208 + 16 + 2 * 6 * 560
+    assert kv_need(demand(10_000, 400), 240, replace(ENGINE, window=CacheWindow(560, 1, False))) == 560
