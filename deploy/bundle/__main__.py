@@ -112,7 +112,8 @@ def build(python: str, with_model: bool, with_vllm: bool, console: Console) -> N
     size_bytes = file.stat().st_size
     console.print(f"{file.relative_to(ROOT)}: {size_bytes / 1e6:.1f} MB, for Python {python} on x86_64")
     console.print(f"sha256 {checksum}", soft_wrap=True)
-    console.print(f"{listed.relative_to(ROOT)}: what it is made of (CycloneDX), {len(parts)} packages")
+    count = len(json.loads(listing)["components"])
+    console.print(f"{listed.relative_to(ROOT)}: what it is made of (CycloneDX), {count} packages")
     if size_bytes > USUAL_BYTES and not (with_model or with_vllm):
         more = (size_bytes - USUAL_BYTES) / 1e6
         console.print(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadtest.traces import Trace, TracedRequest
+from loadtest.traces import Shape, Trace, TracedRequest, synthetic_trace
 from python_backend.costs.step_cost import StepCost
 from python_backend.engine.scheduling.budget import StepLimits, step_limits
 from python_backend.wire.tiers import Tier
@@ -26,6 +26,10 @@ from simulator.fleet.releases import Release
 from simulator.fleet.scalers import Wanted
 from simulator.fleet.state import Array, ReplicaShape, new_cell, sample
 from simulator.fleet.steps import limits
+from simulator.planning import proof
+from simulator.planning.profiles import Profile
+from simulator.planning.search import find
+from simulator.planning.wish import Traffic, Wish
 from simulator.report import figures_of
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
@@ -168,6 +172,18 @@ def test_autoscaling_leaves_alone_what_a_release_has() -> None:
     scaler = Wanted(ScalingSettings(start_s=10.0))
     plan = cell([6.0] * 40, 2, most=4, start_s=10.0, scaler=scaler, unit=0.3, release=Release(5.0))
     assert play_cell(plan).released_s < 200.0
+
+
+def test_a_plan_says_how_long_a_release_at_the_peak_takes_and_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proof, "_RELEASE_S", 400.0)
+    profile = Profile("x1", "m", "bf16", 1, 12.0, 0.12, 0.25, 0.05, 60_000, 1.0, 32, 512, 0.05, "measured")
+    trace = synthetic_trace(0, 60.0, Shape(output_median_tokens=30.0, longest_tokens=200))
+    wish = Wish("m", Traffic(trace, 4.0), {Tier.STANDARD: OBJECTIVES[Tier.STANDARD]}, {"x1": 1.0})
+    kept, took_s = proof.prove_release(find(wish, [profile]))
+    assert 3 * 61.0 <= took_s < 340.0  # three replicas of three zones, each with its cold start
+    assert kept > 0.95
 
 
 def test_first_tokens_have_no_objective_between_tokens_where_none_was_given() -> None:
