@@ -35,7 +35,6 @@ from benchmarks.objectives.serving import Setup, serving
 from benchmarks.objectives.session import Part, Recorder, Session, keep, overhead_s, read
 from benchmarks.objectives.step_fit import step_cost
 from loadtest.traces import Trace, TracedRequest
-from python_backend.host.cores import available_cores
 
 SMALL = Engine(places=8, kv_tokens=8192, step_tokens=256, depth=1)
 
@@ -73,9 +72,7 @@ def record(asked: argparse.Namespace) -> Session:
     taught, tried = halves(trace)
     engine = SMALL if asked.real_model else ENGINE
     between_s = {tier: (4 if asked.real_model else 1) * each for tier, each in INTER_TOKEN_S.items()}
-    threads = max(available_cores() // asked.servers, 1)  # engines that share cores slow one another
-    own_cores = {**sized(engine), "inflight_threads": str(threads)}
-    parameters = own_cores if asked.real_model else paced(COST, engine)
+    parameters = sized(engine) if asked.real_model else paced(COST, engine)
     setup = Setup(parameters, embeddings=False, triton_servers=asked.servers)
     with serving(setup, trace.tenants) as served:
         session = Session(engine, objectives_of(served.model, FIRST_TOKEN_S, between_s), asked.servers)

@@ -13,6 +13,7 @@ from launcher.stack.processes import ChildProcess, descendants, end_all
 from launcher.stack.silence import SilenceWatch
 from launcher.stack.stubs import StubWatch, has_fallen
 from launcher.stack.supervisor import Service
+from python_backend.host.cores import SERVERS_HERE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
@@ -58,7 +59,8 @@ class TritonServices:
         self, tritons: Sequence[TritonServer], environment: Mapping[str, str], *routers: ChildProcess
     ) -> list[Service]:
         """Beside `routers`, which are spared when one of the servers is cleaned up after."""
-        children = [self._child(triton, environment) for triton in tritons]
+        told = environment if self._gpus else {**environment, SERVERS_HERE: str(len(tritons))}
+        children = [self._child(triton, told) for triton in tritons]
         services = [
             self._service(triton, child, [*routers, *(other for other in children if other is not child)])
             for triton, child in zip(tritons, children, strict=True)

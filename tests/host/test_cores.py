@@ -53,6 +53,17 @@ def test_a_quota_below_the_cores_counts(
     assert available_cores() == 1
 
 
+@pytest.mark.parametrize(("servers", "each"), [(1, 8), (2, 4), (3, 2), (20, 1)])
+def test_servers_on_one_machine_have_a_part_of_its_cores_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int, each: int
+) -> None:
+    monkeypatch.setattr(cores, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(8))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setenv(cores.SERVERS_HERE, str(servers))
+    assert available_cores() == each
+
+
 def test_a_quota_above_the_cores_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "_CGROUPS", tmp_path)
     (tmp_path / "cpu.max").write_text("99900000 100000\n")
