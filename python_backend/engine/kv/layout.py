@@ -60,10 +60,9 @@ def kv_layout(windows: Sequence[int | None], longest_tokens: int, step_tokens: i
     if (1 + groups) * len(whole) > (1 + _MOST_PADDING) * len(windows):
         return one_table(len(windows))
     tables, slots = [0] * len(windows), [0] * len(windows)
-    for number, index in enumerate(whole):
-        slots[index] = number
-    for number, index in enumerate(index for index in range(len(windows)) if outgrown[index] is not None):
-        tables[index], slots[index] = 1 + number // len(whole), number % len(whole)
+    windowed = [index for index, window in enumerate(outgrown) if window is not None]
+    for number, index in enumerate((*whole, *windowed)):
+        tables[index], slots[index] = divmod(number, len(whole))
     window = Window(max(found), groups, is_all=False, step_tokens=step_tokens)
     return KvLayout(len(whole), tuple(tables), tuple(slots), window)
 

@@ -133,8 +133,9 @@ class Scheduler:
 
     def reach(self, plan: StepPlan) -> None:
         """Takes the blocks that the plan's chunks will write, where they were only promised."""
-        for chunk in plan.chunks:
-            self._pool.reach(chunk.sequence.table, chunk.end)
+        if self._pool.window is not None:
+            for chunk in plan.chunks:
+                self._pool.reach(chunk.sequence.table, chunk.end)
 
     def commit(self, chunk: Chunk) -> None:
         """The chunk is computed; blocks that it filled can be found from now on.

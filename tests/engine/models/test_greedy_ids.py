@@ -107,7 +107,6 @@ def test_preempted_and_recomputed_answers_have_the_ids_of_transformers(case: Cas
         assert engine.gauges().preemptions > 0
 
 
-# On a GPU a tile more than the window is kept.
 @pytest.mark.parametrize("guaranteed_no_evict", [False, True])
 @pytest.mark.parametrize(
     "case", ["gemma2, untied, low softcaps", "gemma3", "gpt-oss", "mistral, small window"], indirect=True
@@ -116,6 +115,8 @@ def test_layers_with_windows_that_keep_those_alone_give_the_ids_of_transformers(
     case: Case, guaranteed_no_evict: bool
 ) -> None:
     """Contexts of up to twelve windows, in a cache that has not even room for one of them in all layers."""
+    if case.config.device != "cpu":
+        pytest.skip("a GPU keeps a tile more than the window: tests/engine/cuda does the same with that")
     engine = build_engine(
         replace(
             case.config,
@@ -127,12 +128,9 @@ def test_layers_with_windows_that_keep_those_alone_give_the_ids_of_transformers(
             check_blocks=True,
         )
     )
-    window = engine.pool.window
-    assert window is not None
-    if case.config.device == "cpu":
-        assert engine.limits.max_sequence_tokens >= max(PROMPT_LENGTHS) + NEW_TOKENS > 72
+    assert engine.limits.max_sequence_tokens >= max(PROMPT_LENGTHS) + NEW_TOKENS > 72
     case.check(engine, case.prompts)
-    assert engine.gauges().preemptions == 0 or not guaranteed_no_evict
+    assert (engine.gauges().preemptions > 0) != guaranteed_no_evict
     reused = engine.pool.reused_blocks
     case.check(engine, case.prompts[-1:])
     before = engine.pool.new_blocks
