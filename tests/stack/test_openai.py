@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
 from launcher.settings import StackSettings
+from tests.stack.releasing import until
 
 pytestmark = pytest.mark.stack
 
@@ -270,13 +271,21 @@ def test_models_are_listed(openai: OpenAI, steady_stack: RunningStack) -> None:
 def test_stage_metrics_show_where_the_time_of_a_request_went(
     openai: OpenAI, steady_stack: RunningStack
 ) -> None:
-    def sums() -> dict[str, float]:
+    def lines() -> list[str]:
         with urllib.request.urlopen(f"{steady_stack.url}/metrics", timeout=10) as response:
-            lines = response.read().decode().splitlines()
-        of_stages = [line for line in lines if line.startswith("inflight_stage_seconds_sum")]
+            read: list[str] = response.read().decode().splitlines()
+        return read
+
+    def is_idle() -> bool:
+        running = [line for line in lines() if line.startswith("inflight_requests_in_flight{")]
+        return all(line.endswith(" 0.0") for line in running)
+
+    def sums() -> dict[str, float]:
+        of_stages = [line for line in lines() if line.startswith("inflight_stage_seconds_sum")]
         found = [line for line in of_stages if f'model="{steady_stack.model}"' in line]
         return {line.split('stage="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in found}
 
+    until(is_idle, "what was asked before is not counted yet", 30)
     before = sums()
     began_s = time.monotonic()
     openai.chat.completions.create(model=steady_stack.model, messages=QUESTION, max_tokens=32)

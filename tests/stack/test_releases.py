@@ -65,7 +65,7 @@ def test_two_models_and_three_releases_answer_from_one_triton(
 def test_a_release_is_added_rolled_out_and_rolled_back_and_no_request_fails(
     release_stack: ReleaseStack, tiny_models: TinyModels
 ) -> None:
-    with traffic(release_stack.url, completion("tiny", 8), per_s=20, most_in_flight=IN_FLIGHT) as running:
+    with traffic(release_stack.url, completion("tiny", 8), per_s=10, most_in_flight=IN_FLIGHT) as running:
         release_stack.command("add", "tiny", str(tiny_models.other_words), "--notes", "other words")
         with release_stack.installation.releases.look() as connection:
             canary = records.list_releases(connection, "tiny")[-1].manifest
