@@ -71,6 +71,7 @@ ALLOWED = {
         "loadtest",
         "python_backend.costs",
         "python_backend.gguf",
+        "python_backend.host",
         "python_backend.wire",
         "router.control",
         "router.core",
