@@ -1,4 +1,4 @@
-"""A bundle of this project's own packages, from the registry: it can be made today, for the oldest and the newest Python."""
+"""A bundle of this project's own packages: it can be made today, for the oldest and the newest Python."""
 
 from __future__ import annotations
 
