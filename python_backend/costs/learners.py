@@ -15,8 +15,11 @@ MOST_ERROR = 0.25
 _STEP_SCALES = (1.0, 100.0, 10.0, 10_000.0)
 _BATCH_SCALES = (1.0, 8.0, 200.0)  # one; rows; tokens
 # Predictions are judged from here on: before, they are of somebody who knows nothing.
-_FIRST_JUDGED_STEP = 16
+_FIRST_JUDGED_STEP = 8
 _FIRST_JUDGED_BATCH = 2
+# So many predictions as good as that are enough, too: where steps are long, the warm-up takes seconds.
+_SURE_AFTER = 8
+_SURE_ERROR = 0.15
 _STEP_RATE = 0.05
 _BATCH_RATE = 0.1  # of these there are fewer: one for each size in each window
 # The mean of very many batches is no better than of so many: what windows differ by is not chance alone.
@@ -96,6 +99,7 @@ class _Judged:
         self.fit = LeastSquares(scales)
         self.error = 0.0
         self.is_frozen = False
+        self.is_warm = False
         self.coefficients: tuple[float, ...] = ()
         self._first_judged = first_judged
         self._rate = rate
@@ -107,11 +111,7 @@ class _Judged:
         """They were good in a run before."""
         self.fit.recall(coefficients, samples)
         self.coefficients = coefficients
-        self._was_good = True
-
-    @property
-    def is_warm(self) -> bool:
-        return self.fit.samples >= self._warm_up
+        self.is_warm = self._was_good = True
 
     def observe(self, inputs: tuple[float, ...], took_ms: float, weight: float) -> bool:
         """Returns whether it was anything to learn from."""
@@ -120,6 +120,8 @@ class _Judged:
         if self.fit.samples >= self._first_judged:
             self._judge(self.fit.predict(inputs), took_ms)
         self.fit.observe(inputs, took_ms, weight)
+        is_sure = self._judgements >= _SURE_AFTER and self.error <= _SURE_ERROR
+        self.is_warm |= self.fit.samples >= self._warm_up or is_sure
         if self.is_warm:
             self.is_frozen = self.error > MOST_ERROR
             self._was_good |= not self.is_frozen

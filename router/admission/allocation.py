@@ -113,11 +113,15 @@ class Allocation:
     def displaces(self, entry: QueueEntry) -> bool:
         """Whether the engine would pause others for it, as its tenant has less than its part.
 
-        Of each tier only a few do at a time: what is paused has to be ended some time, too.
+        Of each tier only a few do at a time: what is paused has to be ended some time, too. But the first of a
+        tenant that asks for little does not wait for those of others.
         """
         places, tier = self.places, entry.demand.tier
         if not self.capacity.can_pause or not places.total:
             return False
+        holder = (int(tier), entry.demand.tenant)
+        if entry.is_light and not places.held(holder):
+            return True
         most = max(_LEAST_DISPLACING, _DISPLACING_PART * self.slots)
         if not entry.is_light:
             most *= self._guarantees[tier]
@@ -125,7 +129,7 @@ class Allocation:
             return False
         if entry.is_light:
             return True
-        limit, holder = max(min(self.slots, places.total), 1), (int(tier), entry.demand.tenant)
+        limit = max(min(self.slots, places.total), 1)
         for number in range(entry.sequences):
             if places.giver(holder, limit, entry.weight) is None:
                 return False

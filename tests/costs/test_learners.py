@@ -44,13 +44,16 @@ def test_q5_the_cost_is_known_after_some_hundred_steps_and_again_after_a_slowdow
     assert not learned_steps(learner).is_frozen
 
 
-def test_too_few_steps_teach_nothing() -> None:
-    learner = StepLearner()
-    for shape in some_steps(random.Random(1), WARM_UP_SAMPLES):
+@pytest.mark.parametrize(("noise", "enough"), [(0.0, WARM_UP_SAMPLES // 2), (0.6, WARM_UP_SAMPLES)])
+def test_too_few_steps_teach_nothing_and_fewer_are_enough_where_they_are_foreseen(
+    noise: float, enough: int
+) -> None:
+    learner, chance = StepLearner(), random.Random(1)
+    for shape in some_steps(chance, enough):
         assert learner.learned is None
-        learner.observe(shape, 10.0)
+        learner.observe(shape, 10.0 * chance.uniform(1.0 - noise, 1.0 + noise))
     assert learner.learned is not None
-    assert learner.learned.samples == WARM_UP_SAMPLES
+    assert learner.learned.samples == enough
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])

@@ -95,8 +95,8 @@ def test_the_inter_token_objective_holds_from_the_first_burst_on(is_cost_kept: b
 def test_a_flood_keeps_most_of_what_it_has_alone() -> None:
     alone = tokens_per_s(of(play(*flood()), "flood"), 10.0, LASTS_S - 5)
     beside = tokens_per_s(of(both(), "flood"), 10.0, LASTS_S - 5)
-    # The calm tenant takes an eighth of the time, and short steps a tenth: more of them is fixed cost.
-    assert beside >= 0.55 * alone
+    # The calm tenant takes an eighth of the time, and short steps a third: more of them is fixed cost.
+    assert beside >= 0.5 * alone
 
 
 def test_pauses_are_bounded_in_number_and_in_time() -> None:

@@ -22,7 +22,7 @@ _FEWEST_TOKENS = 16
 # A smaller batch would cost more answers than it could speed up, for every step has its fixed cost: less than
 # an eighth of all, or where more than a fifth of the time would be that cost.
 _LEAST_BATCH_SHARE = 8
-_LEAST_TIMES_BASE = 4
+_LEAST_TIMES_BASE = 4.0
 
 
 # A fourth of a step is for short prompts, where long ones would take all of it.
@@ -74,11 +74,17 @@ def _decoding_ms(cost: StepCost, target_ms: float, share: float) -> float:
     return min(share * target_ms, max(target_ms - least_ms, target_ms / (1.0 + _LEAST_SHARE)))
 
 
-def batch_within(most: StepLimits, cost: StepCost, allowed_ms: float, mean_tokens: float) -> int:
+def batch_within(
+    most: StepLimits,
+    cost: StepCost,
+    allowed_ms: float,
+    mean_tokens: float,
+    least_times_base: float = _LEAST_TIMES_BASE,
+) -> int:
     """How many sequences of so many cached tokens a step of that time holds; no fewer than are worth it."""
     sequence_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
     fitting = _tokens_in(allowed_ms - cost.base_ms, sequence_ms, most.max_batch_size)
-    least = _tokens_in(_LEAST_TIMES_BASE * cost.base_ms, sequence_ms, most.max_batch_size)
+    least = _tokens_in(least_times_base * cost.base_ms, sequence_ms, most.max_batch_size)
     return max(1, min(-(-most.max_batch_size // _LEAST_BATCH_SHARE), least), fitting)
 
 
