@@ -62,11 +62,13 @@ class Clients:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(self._served.url, connector=connector) as self._session:
             self._began_s = time.perf_counter()
-            tasks = [asyncio.create_task(role(self)) for role in roles]
+            before = asyncio.all_tasks()
+            running = [asyncio.create_task(role(self)) for role in roles]
             await asyncio.sleep(seconds)
-            for task in tasks:
+            started = {*running, *(asyncio.all_tasks() - before)}
+            for task in started:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*started, return_exceptions=True)
 
     def now_s(self) -> float:
         return time.perf_counter() - self._began_s

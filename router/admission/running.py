@@ -127,7 +127,17 @@ class Running:
         if not self._is_measured:
             self._batch = _first_batch(capacity)
         self._priced_batch = self._batch
-        self.prices = prices_of(capacity, self._batch)
+        before, self.prices = self.prices, prices_of(capacity, self._batch)
+        if self.prices.token_us and self.prices.is_known and not before.is_known:
+            self._price_again(self.prices.token_us / before.token_us)
+
+    def _price_again(self, times: float) -> None:
+        """What is still to come of those that began when nobody knew what a token takes."""
+        for entry in self.entries:
+            more_us = int(times * entry.remaining_us) - entry.remaining_us
+            entry.remaining_us += more_us
+            self.remaining_us += more_us
+            self.queue.lanes[entry.demand.tier].running_us += more_us
 
     def begin(self, entry: QueueEntry) -> None:
         """Once its slots are taken and it has left the queue."""

@@ -317,6 +317,17 @@ def test_signals_show_the_drain_time_and_the_share_of_requests_at_risk() -> None
     assert signals.load.risk == signals.risk[Tier.STANDARD]
 
 
+def test_what_began_before_costs_were_known_is_priced_when_they_are() -> None:
+    before, after = dispatcher(replace(ENGINE, step=None)), dispatcher()
+    for policy in (before, after):
+        for _ in range(4):
+            placed(policy, demand())
+        policy.hand_on(0.0)
+    before.resize(ENGINE)
+    before.check()
+    assert before.signals(0.0).drain_s == pytest.approx(after.signals(0.0).drain_s, rel=0.1)
+
+
 def test_the_first_crowd_is_not_sent_away_for_what_a_few_before_it_have_cost() -> None:
     """What its own first steps took, held up by its arrival, makes the others of it look too dear."""
     engine = Capacity(1, 256, 600_000, 16, step_tokens=8192, step=StepCost(7.0, 0.02, 0.07))

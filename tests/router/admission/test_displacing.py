@@ -81,3 +81,16 @@ def test_who_asks_for_little_is_let_in_however_many_of_its_answers_overlap() -> 
         assert isinstance(calm, QueueEntry)
         assert calm.is_running
         assert calm.weight > 1.0, "so that the engine pauses others for it"
+
+
+def test_of_two_floods_that_come_at_once_neither_keeps_a_calm_tenants_first_request_waiting() -> None:
+    """While nothing is known of costs, the second of them looks light beside the first for a while."""
+    policy = Dispatcher(EqualShares(), OutputLengths())
+    policy.resize(Capacity(1, 8, can_pause=True))
+    floods = [ask(policy, tenant, 0.0) for tenant in ("flood", "flood-2") for _ in range(20)]
+    begun = sum(isinstance(each, QueueEntry) and each.is_running for each in floods)
+    assert begun == 8 + 10, "beside a full batch as many as may, of the one that looks light"
+    for number in range(3):
+        calm = ask(policy, "calm" if number < 2 else "calm-2", 0.01, tokens=16)
+        assert isinstance(calm, QueueEntry)
+        assert calm.is_running == (number != 1), "the second waits until the first is done"
