@@ -43,8 +43,13 @@ class StepLearner:
 
     def observe(self, shape: StepShape, took_ms: float) -> None:
         """A time that is no positive number tells nothing."""
-        inputs = (1.0, float(shape.prefill_tokens), float(shape.decode_sequences), float(shape.kv_tokens))
-        self._judged.observe(inputs, took_ms, 1.0)
+        self._judged.observe(_inputs(shape), took_ms, 1.0)
+
+    def begin_with(self, shape: StepShape, took_ms: float) -> None:
+        """Of a step that says nothing of others: learned from, and not counted among those that do."""
+        if isfinite(took_ms) and took_ms > 0.0:
+            self._judged.fit.observe(_inputs(shape), took_ms)
+            self._judged.fit.samples = 0
 
     @property
     def learned(self) -> LearnedStepCost | None:
@@ -55,6 +60,10 @@ class StepLearner:
         base_ms, prefill_token_ms, decode_sequence_ms, kv_token_ms = judged.coefficients
         cost = StepCost(base_ms, prefill_token_ms, decode_sequence_ms, 1000 * kv_token_ms)
         return LearnedStepCost(cost, judged.fit.samples, judged.error, judged.is_frozen)
+
+
+def _inputs(shape: StepShape) -> tuple[float, ...]:
+    return 1.0, float(shape.prefill_tokens), float(shape.decode_sequences), float(shape.kv_tokens)
 
 
 class BatchLearner:

@@ -56,12 +56,16 @@ def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progre
     if config.device == "cuda":
         from python_backend.engine.cuda.memory import held_bytes
 
-        return Engine(
+        engine = Engine(
             config, limits, pool, executor, compiler, held_bytes=held_bytes, memory=costs, shelf=shelf
         )
-    return Engine(
-        config, limits, pool, executor, compiler, memory=costs, shelf=shelf, speculates=config.speculates
-    )
+    else:
+        engine = Engine(
+            config, limits, pool, executor, compiler, memory=costs, shelf=shelf, speculates=config.speculates
+        )
+    if costs is not None:
+        engine.try_alone()
+    return engine
 
 
 def adapter_shelf(

@@ -32,6 +32,11 @@ from python_backend.engine.steps.speculator import Speculator
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
 
+# The answer with which an engine begins: so many tokens, in no more time than this.
+_NOBODYS = -1
+_TRIED_TOKENS = 24
+_TRIED_FOR_NS = 500_000_000
+
 
 class Engine:
     """This project's own runtime: each sequence of an added request ends exactly once, in an event of `step`.
@@ -185,6 +190,24 @@ class Engine:
         if self._config.check_blocks:
             self.pool.check()
         return self._answers.told()
+
+    def try_alone(self) -> None:
+        """Computes an answer that nobody asked for, so that it is known what a step of one sequence takes.
+
+        From steps of many alone nobody can tell what of them is fixed cost.
+        """
+        if self._meter.learned is not None:  # it is known from a run before
+            return
+        until_ns = self._now_ns() + _TRIED_FOR_NS
+        with self._meter.trying_alone():
+            self.add(
+                _NOBODYS, GenerationRequest([0], min(_TRIED_TOKENS, self.limits.max_sequence_tokens - 1))
+            )
+            while self.has_work:
+                self.step()
+                if self._now_ns() > until_ns:
+                    self.cancel(_NOBODYS)
+        self._step_count = 0
 
     def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that raised; the engine can go on, empty."""

@@ -113,8 +113,8 @@ class Allocation:
     def displaces(self, entry: QueueEntry) -> bool:
         """Whether the engine would pause others for it, as its tenant has less than its part.
 
-        Of each tier only a few do at a time: what is paused has to be ended some time, too. But the first of a
-        tenant that asks for little does not wait for those of others.
+        Of each tier only a few do at a time: what is paused has to be ended some time, too. But the first of
+        a tenant that asks for little does not wait for those of others.
         """
         places, tier = self.places, entry.demand.tier
         if not self.capacity.can_pause or not places.total:

@@ -56,6 +56,17 @@ def test_too_few_steps_teach_nothing_and_fewer_are_enough_where_they_are_foresee
     assert learner.learned.samples == enough
 
 
+def test_what_a_lone_step_takes_is_kept_where_all_others_are_alike() -> None:
+    learner, lone, many = StepLearner(), StepShape(0, 1, 20), StepShape(0, 13, 13 * 80)
+    for _ in range(16):
+        learner.begin_with(lone, 7.0)
+    assert learner.learned is None, "it says nothing of others"
+    for _ in range(200):
+        learner.observe(many, 44.0)
+    assert cost_of(learner).step_ms(lone) == pytest.approx(7.0, rel=0.1)
+    assert cost_of(learner).step_ms(many) == pytest.approx(44.0, rel=0.1)
+
+
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_invalid_time_is_not_learned_from(nonsense: float) -> None:
     learner = StepLearner()

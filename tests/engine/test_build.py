@@ -54,6 +54,19 @@ def test_a_sequence_may_be_as_long_as_the_model_has_positions(config: EngineConf
     assert len(answer(engine, 1)[0]) == 1
 
 
+def test_what_is_computed_to_know_a_lone_step_leaves_nothing_behind(
+    config: EngineConfig, tmp_path: Path
+) -> None:
+    plain = build_engine(config)
+    tried = build_engine(replace(config, machine="this one", packed_cache_dir=str(tmp_path)))
+    assert not tried.has_work
+    gauges = tried.gauges()
+    assert (gauges.step_count, gauges.busy_ns, gauges.used_blocks) == (0, 0, 0)
+    for engine in (plain, tried):
+        engine.add(1, GenerationRequest([3, 5, 7], 8))
+    assert answer(tried, 1) == answer(plain, 1)
+
+
 def test_a_cache_smaller_than_the_context_limits_sequences_and_says_so(
     config: EngineConfig, caplog: pytest.LogCaptureFixture
 ) -> None:

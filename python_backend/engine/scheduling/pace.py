@@ -31,7 +31,7 @@ _LEAST_SHARE = 0.5
 # steps are to take fewer times as long: prompts of others are computed beside it, too. Half of a step may be
 # fixed cost for this: others lose by it, and they have more than their part.
 STRETCH = 3.0
-_STEP_STRETCH = 2.4
+_STEP_STRETCH = 2.5
 _LIGHT_LEAST_TIMES_BASE = 1.0
 _REMEMBERED_S = 5.0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from python_backend.costs.learners import StepLearner
@@ -35,9 +37,20 @@ class StepMeter:
         self.learned = recalled
         self._learner = StepLearner(recalled)
         self._is_recalled = recalled is not None
+        self._is_tried_alone = False
         self._steps = 0
         self.over_ns = 0  # when the last step was
         self._learned_ns = 0
+
+    @contextmanager
+    def trying_alone(self) -> Iterator[None]:
+        """Steps of one sequence are learned from meanwhile, and nothing is believed for it yet."""
+        self._is_tried_alone = True
+        try:
+            yield
+        finally:
+            self._is_tried_alone = False
+            self._steps = self.busy_ns = 0
 
     @property
     def confirmed(self) -> LearnedStepCost | None:
@@ -53,8 +66,11 @@ class StepMeter:
         self._steps += 1
         if plan.chunks and self._steps > _FIRST_STEPS and now_ns - self._learned_ns >= self._pause_ns(plan):
             self._learned_ns = now_ns
-            self._learner.observe(plan.shape, took_ns / 1e6)
-            self.learned = self._learner.learned
+            if not self._is_tried_alone:
+                self._learner.observe(plan.shape, took_ns / 1e6)
+                self.learned = self._learner.learned
+            elif plan.tokens == 1:
+                self._learner.begin_with(plan.shape, took_ns / 1e6)
         return began_ns
 
     def _pause_ns(self, plan: StepPlan) -> int:
