@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from python_backend.engine.adapters.shelf import AdapterShelf
 from python_backend.engine.config import EngineConfig, EngineLimits
@@ -33,7 +34,6 @@ from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
 
 # The answer with which an engine begins: so many tokens, in no more time than this.
-_NOBODYS = -1
 _TRIED_TOKENS = 24
 _TRIED_FOR_NS = 500_000_000
 
@@ -198,16 +198,17 @@ class Engine:
         """
         if self._meter.learned is not None:  # it is known from a run before
             return
+        # Another engine on the same device: what it counts, keeps and guesses by is not this one's.
+        config = replace(self._config, enable_kv_cache_reuse=False)
+        engine = Engine(config, self.limits, self.pool, self._executor, now_ns=self._now_ns)
+        engine._meter = self._meter
+        engine.add(0, GenerationRequest([0], min(_TRIED_TOKENS, self.limits.max_sequence_tokens - 1)))
         until_ns = self._now_ns() + _TRIED_FOR_NS
         with self._meter.trying_alone():
-            self.add(
-                _NOBODYS, GenerationRequest([0], min(_TRIED_TOKENS, self.limits.max_sequence_tokens - 1))
-            )
-            while self.has_work:
-                self.step()
+            while engine.has_work:
+                engine.step()
                 if self._now_ns() > until_ns:
-                    self.cancel(_NOBODYS)
-        self._step_count = 0
+                    engine.cancel(0)
 
     def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that raised; the engine can go on, empty."""

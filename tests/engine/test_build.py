@@ -62,6 +62,7 @@ def test_what_is_computed_to_know_a_lone_step_leaves_nothing_behind(
     assert not tried.has_work
     gauges = tried.gauges()
     assert (gauges.step_count, gauges.busy_ns, gauges.used_blocks) == (0, 0, 0)
+    assert (gauges.generated_tokens, gauges.sequence_steps, gauges.cached_blocks) == (0, 0, 0)
     for engine in (plain, tried):
         engine.add(1, GenerationRequest([3, 5, 7], 8))
     assert answer(tried, 1) == answer(plain, 1)
