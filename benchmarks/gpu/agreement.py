@@ -46,6 +46,14 @@ TEACHING = Shape(
     output_spread=1.0,
     longest_tokens=3000,
 )
+CROWD = Shape(
+    tenants=5,
+    prompt_median_tokens=100.0,
+    prompt_spread=1.0,
+    output_median_tokens=120.0,
+    output_spread=0.8,
+    longest_tokens=1000,
+)
 TRIED = Shape(tenants=9, prompt_median_tokens=900.0, prompt_spread=0.9, longest_tokens=CONTEXT_TOKENS)
 _TENANTS, _TIERS = 5, {"interactive": 60.0, "standard": 30.0, "batch": 10.0}
 
@@ -77,6 +85,7 @@ def record_overload(recorder: Recorder, trace: Trace, seconds: float, kept: Path
 
 def record(asked: argparse.Namespace, console: Console) -> Session:
     taught = in_mixed_tiers(synthetic_trace(1, 600.0, TEACHING).clamp(CONTEXT_TOKENS))
+    crowd = in_mixed_tiers(synthetic_trace(3, 600.0, CROWD))
     loads, overload = tried(asked.trace), in_tiers(arrivals(asked.overload).clamp(CONTEXT_TOKENS))
     engine = arena.ENGINE if asked.paced else ENGINE
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +94,7 @@ def record(asked: argparse.Namespace, console: Console) -> Session:
         else:
             model, data_dir = write_checkpoint(Path(folder) / "llama-8b"), Path(folder) / "data"
             setup = Setup(PARAMETERS, str(model), data_dir, embeddings=False)
-        with serving(setup, [*taught.tenants, *loads.tenants, *overload.tenants]) as served:
+        with serving(setup, [*taught.tenants, *crowd.tenants, *loads.tenants, *overload.tenants]) as served:
             objectives = objectives_of(
                 served.model,
                 dict.fromkeys(Tier, OVERLOAD_FIRST_TOKEN_S),
@@ -95,7 +104,7 @@ def record(asked: argparse.Namespace, console: Console) -> Session:
             session = Session(engine, objectives)
             recorder = Recorder(served, session, asked.clients)
             with recorder.sampling():
-                recorder.learn(taught, TEACHING_SECONDS)
+                recorder.learn(taught, TEACHING_SECONDS, crowd)
                 keep(asked.keep, session)
                 record_overload(recorder, overload, asked.overload_seconds, asked.keep)
                 record_loads(recorder, loads, asked.loads, asked.seconds, asked.keep)

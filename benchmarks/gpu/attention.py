@@ -20,7 +20,7 @@ from python_backend.engine.cuda.kernels.decode_attention import (
     DecodeTiling,
     Workspace,
     decode_attention,
-    decode_splits,
+    wanted_parts,
 )
 from python_backend.engine.cuda.kernels.prefill_attention import (
     PrefillTiling,
@@ -236,8 +236,8 @@ def report(label: str, measure: Callable[[], str]) -> None:
 
 def decode(pool: Pool) -> None:
     for rows, context in DECODE_SHAPES:
-        splits_to_try: Iterable[int] = SPLITS_FOR_FEW_ROWS.get(rows, (decode_splits(rows, KV_HEADS),))
-        for splits in sorted({min(splits, MAX_PARTS) for splits in splits_to_try}):
+        splits_to_try: Iterable[int] = SPLITS_FOR_FEW_ROWS.get(rows, (wanted_parts(KV_HEADS) // rows,))
+        for splits in sorted({max(1, min(splits, MAX_PARTS)) for splits in splits_to_try}):
             for size, tiling in DECODE_CONFIGURATIONS:
                 label = f"decode {rows}x{context} block {size} splits {splits} {tuple(tiling)}"
 

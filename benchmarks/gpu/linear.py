@@ -83,6 +83,19 @@ def library() -> None:
             print(f"  {name:8} {rows:5} rows {us:8.1f} us {share:6.2f} {tflops:6.0f}", flush=True)
 
 
+def sizes() -> None:
+    """By the rows of a step: what takes less time with more of them is no size for a graph."""
+    print("products of a layer by the library, us")
+    matrices = {name: [numbers(*shape) for _ in range(COPIES)] for name, shape in SHAPES.items()}
+    for count in (*range(16, 128, 16), *range(128, 1056, 32)):
+        us = {
+            name: each_us(matrices[name], partial(library_product, numbers(count, shape[1])))
+            for name, shape in SHAPES.items()
+        }
+        parts = " ".join(f"{name} {each:.0f}" for name, each in us.items())
+        print(f"  {count:5} rows {sum(us.values()):7.1f}: {parts}", flush=True)
+
+
 def skinny() -> None:
     print("few rows, the library and the best tilings")
     for name, shape in SHAPES.items():
@@ -150,7 +163,7 @@ def chain() -> None:
 
 
 def main() -> None:
-    parts = {"library": library, "vectors": vectors, "chain": chain, "skinny": skinny}
+    parts = {"library": library, "sizes": sizes, "vectors": vectors, "chain": chain, "skinny": skinny}
     for name in sys.argv[1:] or parts:
         begin = time.perf_counter()
         parts[name]()

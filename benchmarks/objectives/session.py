@@ -35,8 +35,9 @@ _SAMPLED = re.compile(r"^((?:inflight_engine_|nv_trt_llm_)\w+(?<!_bucket)(?:\{.*
 # Requests that come alone tell what a request takes beside its own step.
 ALONE, ALONE_TOKENS = "alone", 64
 _ALONE_EVERY_S, _ALONE = 0.5, 15
-# Requests a second before anything is known, and then shares of what can be done.
+# Requests a second before anything is known, and then shares of what can be done; and what a crowd asks for.
 _FIRST_PER_S, _TEACHING = 4.0, (1.0, 0.5, 0.8)
+_CROWD = 2.0
 
 
 class Part(str, Enum):
@@ -122,8 +123,8 @@ class Recorder:
         session.runs.append(run)
         return run
 
-    def learn(self, teaching: Trace, seconds: float) -> None:
-        """What steps cost, by requests that are not tried."""
+    def learn(self, teaching: Trace, seconds: float, crowd: Trace | None = None) -> None:
+        """What steps cost, by requests that are not tried; a crowd's are many at a time."""
         cost, per_s = None, _FIRST_PER_S
         for share in _TEACHING:  # what is learned of few at a time says little of many
             requests = at_rate(teaching, share * per_s, seconds).requests
@@ -131,6 +132,10 @@ class Recorder:
             if cost is None:
                 raise RuntimeError("the engine has not learned its cost")
             per_s = self.session.capacity_per_s(teaching, cost)
+            if crowd:
+                many = at_rate(crowd, _CROWD * self.session.capacity_per_s(crowd, cost), seconds)
+                self.send("teaches", many.requests, (0.0, seconds))
+                crowd = None
         self.session.cost = cost
         alone = replace(teaching.requests[0], prompt_tokens=ALONE_TOKENS, output_tokens=2)
         plan = [replace(alone, at_s=_ALONE_EVERY_S * number) for number in range(_ALONE)]

@@ -88,8 +88,7 @@ def assemble(
     slots = Slots(batch, pool.blocks_for(longest), cache.scratch_block, device, layout.table_count)
     mixed = mixed_sizes(config.max_step_tokens) if config.cuda_graphs else []
     adapters = CudaAdapters(shape, config.max_adapters, config.max_adapter_rank, decoder.dtype, device)
-    tokens = pool.total_blocks * config.tokens_per_block
-    graphs = StepGraphs(decoder, cache, slots, batch, mixed, tokens, longest, adapters)
+    graphs = StepGraphs(decoder, cache, slots, batch, mixed, adapters)
     sampler = Sampler(shape.vocabulary, batch, device)
     staging = Staging(device, _STAGING_BYTES)
     return CudaExecutor(decoder, cache, slots, graphs, sampler, staging, adapters), graphs

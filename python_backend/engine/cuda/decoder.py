@@ -39,18 +39,19 @@ class CudaDecoder:
         self._is_gelu = shape.activation is Activation.GELU_TANH
         self._limit = shape.activation_limit if shape.activation is Activation.CLAMPED_SWIGLU else None
         self._fuses_single_rows = all(_is_plain(layer) for layer in weights.layers)
-        self._workspace = self._new_workspace(0)
+        self.make_room(0, 0)
         self._prefill_workspace = PrefillWorkspace(
             shape.heads, shape.kv_heads, shape.head_dim, self.dtype, device
         )
 
-    def make_room(self, work: int) -> None:
-        """For lists of decoding work up to this length."""
-        self._workspace = self._new_workspace(work)
+    def make_room(self, work: int, rows: int) -> None:
+        """For lists of decoding work up to this length, and for steps of so many rows, some of them nobody's.
 
-    def _new_workspace(self, work: int) -> Workspace:
+        Nobody's rows attend to nothing: they keep what was there before, which is some number.
+        """
         shape = self.shape
-        return Workspace(work, shape.heads, shape.kv_heads, shape.head_dim, self.device)
+        self._workspace = Workspace(work, shape.heads, shape.kv_heads, shape.head_dim, self.device)
+        self._attended = torch.zeros(rows, shape.heads * shape.head_dim, dtype=self.dtype, device=self.device)
 
     def forward(self, rows: StepRows, cache: KvCache, block_tables: torch.Tensor) -> torch.Tensor:
         """The wanted rows as they come out of the last layer and its norm."""
@@ -174,7 +175,10 @@ class CudaDecoder:
             block_tables,
         )
         queries = qkv.view(len(qkv), -1, shape.head_dim)[:, : shape.heads]
-        out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
+        if len(qkv) <= len(self._attended):
+            out = self._attended[: len(qkv)]
+        else:
+            out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
         window, softcap, scale = shape.windows[index], shape.attention_softcap, shape.query_scale
         if rows.work is not None:
             decode_attention(

@@ -40,8 +40,11 @@ def graph_sizes(max_batch_size: int) -> list[int]:
 
 
 def mixed_sizes(max_step_tokens: int) -> list[int]:
-    """Numbers of rows worth a graph in steps with prompts: what a product takes grows by tiles of rows."""
-    ladder = [16, 32, *range(64, 512, 64), *range(512, _MOST_MIXED_ROWS + 128, 128)]
+    """Numbers of rows worth a graph in steps with prompts: what a product takes grows by tiles of rows.
+
+    448 are none: the library's product of the 8B shape's widest matrix takes longer than that of 512.
+    """
+    ladder = [16, 32, *range(64, 448, 64), 512, 576, *range(640, _MOST_MIXED_ROWS + 128, 128)]
     return [size for size in ladder if size <= max_step_tokens]
 
 
@@ -122,8 +125,6 @@ class StepGraphs:
         slots: Slots,
         max_batch_size: int,
         mixed: Sequence[int],
-        cached_tokens: int,
-        sequence_tokens: int,
         adapters: CudaAdapters,
     ) -> None:
         self._decoder = decoder
@@ -134,8 +135,8 @@ class StepGraphs:
         shape, device = decoder.shape, decoder.device
         self._kv_heads, self._group = shape.kv_heads, shape.heads // shape.kv_heads
         self._tiling = prefill_tiling(shape.head_dim, self._group, decoder.dtype)
-        self._cached_tokens, self._sequence_tokens = cached_tokens, sequence_tokens
-        decoder.make_room(self._most_work(max([max_batch_size, *mixed])))
+        self._max_batch_size = max_batch_size
+        decoder.make_room(self._most_work(max_batch_size), max([max_batch_size, *mixed]))
         self._logits = torch.empty(max_batch_size, shape.vocabulary, dtype=torch.float32, device=device)
         singles = graph_sizes(max_batch_size)
         self._singles = _Recorded(singles, self._single_numbers, self._launch_singles, device)
@@ -190,8 +191,8 @@ class StepGraphs:
         numbers[:size] = self._slots.dummy
         numbers[: len(slots)] = slots
         numbers[size : size + len(slots)] = positions
-        rows = np.arange(size, dtype=np.int32)
-        numbers[2 * size :] = self._work(rows, numbers[size : 2 * size], size).reshape(-1)
+        work = decode_work(np.array(positions, np.int32), self._kv_heads, self._most_work(size))
+        numbers[2 * size :] = work.reshape(-1)
         return numbers
 
     def _single_numbers(self, size: int) -> int:
@@ -220,9 +221,8 @@ class StepGraphs:
     def launch(self, rows: HostRows, wanted: Numbers, staging: Staging) -> torch.Tensor:
         """The wanted rows of any step with prompts, operation by operation."""
         work = None
-        if len(decoding := rows.decoding):
-            items = self._most_work(len(decoding))
-            work = staging.upload(self._work(decoding, rows.positions[decoding], len(decoding), items))
+        if rows.singles:
+            work = staging.upload(self._work(rows, rows.singles))
         chunks = None
         if len(rows.starts):
             arrays = (rows.chunk_slots, rows.first_rows, rows.starts, self._tiles(rows))
@@ -241,7 +241,6 @@ class StepGraphs:
 
     def _told_mixed(self, size: int, rows: HostRows) -> Numbers:
         rows = rows.filled_up(size, self._slots.dummy)
-        decoding = rows.decoding
         tiles = np.full((self._most_tiles(size), 4), -1, np.int32)
         if len(rows.starts):
             found = self._tiles(rows)
@@ -254,7 +253,7 @@ class StepGraphs:
             _padded(rows.first_rows, _MOST_CHUNKS + 1),
             _padded(rows.starts, _MOST_CHUNKS),
             tiles.reshape(-1),
-            self._work(decoding, rows.positions[decoding], size).reshape(-1),
+            self._work(rows, size).reshape(-1),
         )
         return np.concatenate(parts)
 
@@ -289,10 +288,11 @@ class StepGraphs:
         return max(whole, most_cut_tiles(self._kv_heads))
 
     def _most_work(self, rows: int) -> int:
-        return most_work(rows, self._kv_heads, min(self._cached_tokens, rows * self._sequence_tokens))
+        """Of a step with so many: a sequence has one at most that is a chunk of its own."""
+        return most_work(min(rows, self._max_batch_size), self._kv_heads)
 
-    def _work(self, rows: Numbers, positions: Numbers, size: int, items: int | None = None) -> Numbers:
-        return decode_work(rows, positions, self._kv_heads, items or self._most_work(size))
+    def _work(self, rows: HostRows, size: int) -> Numbers:
+        return decode_work(rows.positions[: rows.singles], self._kv_heads, self._most_work(size))
 
 
 def _padded(numbers: Numbers, size: int) -> Numbers:

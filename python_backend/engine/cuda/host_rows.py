@@ -32,7 +32,6 @@ class HostRows:
     chunk_slots: Numbers
     first_rows: Numbers
     starts: Numbers
-    padding: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -40,12 +39,6 @@ class HostRows:
     @property
     def counts(self) -> Numbers:
         return np.diff(self.first_rows)
-
-    @property
-    def decoding(self) -> Numbers:
-        """Rows that belong to no longer chunk."""
-        rows = np.arange(len(self), dtype=np.int32)
-        return np.concatenate([rows[: self.singles], rows[len(self) - self.padding :]])
 
     def filled_up(self, size: int, slot: int) -> HostRows:
         """With rows of nobody, who has this slot."""
@@ -55,7 +48,6 @@ class HostRows:
             tokens=np.append(self.tokens, np.zeros(more, np.int32)),
             slots=np.append(self.slots, np.full(more, slot, np.int32)),
             positions=np.append(self.positions, np.zeros(more, np.int32)),
-            padding=self.padding + more,
         )
 
 

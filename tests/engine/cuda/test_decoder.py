@@ -48,7 +48,7 @@ class Decoding:
     def __init__(self, weights: DeviceWeights, device: str) -> None:
         self._device = torch.device(device)
         self._decoder = CudaDecoder(SHAPE, weights, SHAPE.max_positions)
-        self._decoder.make_room(_MOST_WORK)
+        self._decoder.make_room(_MOST_WORK, 0)
         blocks = SHAPE.max_positions // TOKENS_PER_BLOCK
         self.cache = KvCache(SHAPE, blocks, TOKENS_PER_BLOCK, torch.float32, self._device)
         tables = torch.stack([torch.arange(blocks), torch.full((blocks,), blocks)])
@@ -90,7 +90,7 @@ class Decoding:
 
     def decode(self, token: int, position: int, idle_rows: int = 0, is_wanted: bool = True) -> torch.Tensor:
         positions = np.array([position, *[0] * idle_rows], np.int32)
-        work = decode_work(np.arange(len(positions), dtype=np.int32), positions, SHAPE.kv_heads, _MOST_WORK)
+        work = decode_work(positions, SHAPE.kv_heads, _MOST_WORK)
         rows = StepRows(
             self._numbers(token, *[0] * idle_rows),
             self._numbers(0, *[1] * idle_rows),

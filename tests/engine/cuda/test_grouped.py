@@ -44,8 +44,9 @@ def random_grouped(
         levels = dice.integers(-most, most, shape).astype(np.int8)
     groups = (*shape[:-1], shape[-1] // group)
     scales = (dice.random(groups) * 0.01 + 0.01).astype(np.float32)
-    offsets = (dice.standard_normal(groups) * 0.05).astype(np.float32) if has_offsets else None
-    return Grouped(numbers, levels, scales, offsets)
+    # None of them so small that a half could not hold it.
+    offsets = dice.choice([-1, 1], groups) * (dice.random(groups) * 0.05 + 0.001) if has_offsets else None
+    return Grouped(numbers, levels, scales, None if offsets is None else offsets.astype(np.float32))
 
 
 def in_halfs(matrix: Grouped) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Attention of one query row for each sequence over its paged keys and values.
 
-The host makes a list of work: each row is cut into parts, so that few rows keep the whole device busy and a
-long context among short ones does not hold them up. Where few rows are cut into many parts a second kernel
-puts them together, by all of the device; else whichever part of a row is done last does.
+The host makes a list of work: rows are cut into parts of about one length, so that few rows keep the whole
+device busy and a long context among short ones does not hold them up. Where few rows are cut into many parts
+a second kernel puts them together, by all of the device; else whichever part of a row is done last does.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_PARTS = 32
-# A part has so many tokens at most, unless it would be one part too many.
-PART_TOKENS = 4096
 # So many programs keep the memory of 132 multiprocessors busy; more of them only cost putting together.
-_WANTED_PROGRAMS = 256
+_WANTED_PROGRAMS = 192
 # Nobody gains by parts of less than a tile.
 _LEAST_PART_TOKENS = 64
 # A partial result: the weighted values, their peak and total, and two numbers that keep the next one aligned.
@@ -52,35 +50,27 @@ def decode_tiling(head_dim: int, dtype: torch.dtype) -> DecodeTiling:
     return DecodeTiling(64, 4, 3) if head_dim <= 128 else DecodeTiling(32, 4, 3)
 
 
-def decode_splits(rows: int, kv_heads: int) -> int:
-    """Into how many parts each row's tokens are cut, so that few rows keep the whole device busy."""
-    return max(1, min(MAX_PARTS, _WANTED_PROGRAMS // (rows * kv_heads)))
+def wanted_parts(kv_heads: int) -> int:
+    """Of all rows together."""
+    return -(-_WANTED_PROGRAMS // kv_heads)
 
 
-def most_work(rows: int, kv_heads: int, cached_tokens: int) -> int:
-    """How long the list of work for so many rows gets, where no more tokens than these are cached."""
-    return max(rows, _WANTED_PROGRAMS // kv_heads) + -(-cached_tokens // PART_TOKENS)
+def most_work(rows: int, kv_heads: int) -> int:
+    """How long the list of work for so many rows gets."""
+    return rows + wanted_parts(kv_heads)
 
 
-def decode_work(
-    rows: NDArray[np.int32], positions: NDArray[np.int32], kv_heads: int, size: int
-) -> NDArray[np.int32]:
-    """(row, part, parts) of every part of the rows at these positions, filled up to `size` with nobody's.
-
-    Where rows share what is cached they may be longer than all of it: then parts are longer, too.
-    """
+def decode_work(positions: NDArray[np.int32], kv_heads: int, size: int) -> NDArray[np.int32]:
+    """(row, part, parts) of every part of the rows at these positions, filled up to `size` with nobody's."""
     work = np.full((size, 3), _NOBODY, np.int32)
-    if not len(rows):
+    if not len(positions):
         return work
     lengths = positions.astype(np.int64) + 1
-    few = np.minimum(decode_splits(len(rows), kv_heads), -(-lengths // _LEAST_PART_TOKENS))
-    part_tokens = PART_TOKENS
-    while (parts := np.clip(-(-lengths // part_tokens), few, MAX_PARTS)).sum() > size:
-        part_tokens *= 2
-        few = np.ones_like(few)
+    parts = lengths * wanted_parts(kv_heads) // lengths.sum()
+    parts = np.clip(parts, 1, np.minimum(MAX_PARTS, -(-lengths // _LEAST_PART_TOKENS)))
     ends = np.cumsum(parts)
     total = int(ends[-1])
-    work[:total, 0] = np.repeat(rows, parts)
+    work[:total, 0] = np.repeat(np.arange(len(parts)), parts)
     work[:total, 1] = np.arange(total) - np.repeat(ends - parts, parts)
     work[:total, 2] = np.repeat(parts, parts)
     return work
@@ -88,7 +78,7 @@ def decode_work(
 
 def is_cut_always(rows: int, kv_heads: int) -> bool:
     """Whether rows are so few that all but the shortest are cut."""
-    return decode_splits(rows, kv_heads) > 1
+    return 2 * rows <= wanted_parts(kv_heads)
 
 
 class Workspace:
@@ -258,10 +248,10 @@ def _decode(
     HAS_SINKS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
-    wait_for_predecessor(OVERLAPS)
     # Heads are neighbours in a block, so programs that run together read one stretch of memory.
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
+    # What to do was known before the step began, so it is read while the kernel before this one still runs.
     row = tl.load(work + item * 3).to(tl.int64)
     if row < 0:
         return
@@ -274,6 +264,9 @@ def _decode(
     begin += part * share
     # A window may leave fewer tiles than there are parts: the last ones then have none, and add nothing.
     end = tl.minimum(end, begin + share)
+    table = block_tables + slot * table_stride
+    blocks = tile_blocks(table, begin * TILE, position + 1, TOKENS_PER_BLOCK, TILE)
+    wait_for_predecessor(OVERLAPS)
 
     group = tl.arange(0, PADDED_GROUP)
     dims = tl.arange(0, PADDED_DIM)
@@ -283,12 +276,10 @@ def _decode(
     query = tl.load(
         queries + row * query_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=is_output, other=0.0
     )
-    table = block_tables + slot * table_stride
     peaks = tl.full([PADDED_GROUP], LOWEST, tl.float32)
     totals = tl.zeros([PADDED_GROUP], tl.float32)
     mixed = tl.zeros([PADDED_GROUP, PADDED_DIM], tl.float32)
 
-    blocks = tile_blocks(table, begin * TILE, position + 1, TOKENS_PER_BLOCK, TILE)
     for tile in tl.range(begin, end):
         offsets = tile_offsets(
             blocks, tile * TILE, kv_head, KV_HEADS, HEAD_DIM, PADDED_DIM, TOKENS_PER_BLOCK, TILE
@@ -359,12 +350,12 @@ def _reduce(
     OVERLAPS: tl.constexpr,
 ):
     """The second pass: a program for each head of a row, at the row's first part."""
-    wait_for_predecessor(OVERLAPS)
     item = tl.program_id(1)
     row = tl.load(work + item * 3).to(tl.int64)
     part = tl.load(work + item * 3 + 1)
     parts = tl.load(work + item * 3 + 2)
     if (part == 0) & (parts > 1):
+        wait_for_predecessor(OVERLAPS)
         _put_together(
             out,
             partials,
