@@ -20,15 +20,8 @@ from numpy.typing import NDArray
 from python_backend.engine.adapters.adapter import Adapter, Part, part_sizes
 from python_backend.engine.models.decoder import DecoderShape, Weights
 from python_backend.engine.native.arithmetic import NOUGHT, ONE, OPTIONS
-from python_backend.engine.native.microkernel import (
-    CHANNELS,
-    GROUP,
-    LANES,
-    Format,
-    floats,
-    make_combine,
-    signed_bytes,
-)
+from python_backend.engine.native.combining import LANES, floats, make_combine, signed_bytes
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
 from python_backend.engine.native.tables import AdapterTables
 from python_backend.engine.native.tiles import FP32, TILE_BYTES, TILE_SCALES, times_tile
 from python_backend.engine.native.weight_layouts import pack, whole

@@ -97,7 +97,7 @@ def activate_group(gates_ups, at, activation, limit, out, row, group):
 
 @njit(**OPTIONS)
 def quantize(inputs, row, group):
-    """Rounds 32 floats to bytes, and says what a byte is worth and what the bytes are worth together.
+    """Rounds 32 floats to bytes, and says what a byte is worth and what the bytes sum up to.
 
     Where a value is not a finite number, nor is the worth, so that it is not lost on the way to the logits.
     """
@@ -118,4 +118,4 @@ def quantize(inputs, row, group):
         total += level
     worth = largest / np.float32(127.0) + poison
     inputs.worths[row, group] = worth
-    inputs.totals[row, group] = worth * np.float32(total)
+    inputs.totals[row, group] = np.float32(total)

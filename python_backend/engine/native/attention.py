@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from python_backend.engine.native.arithmetic import OPTIONS, exponential, hyperbolic_tangent
-from python_backend.engine.native.microkernel import (
+from python_backend.engine.native.combining import (
     LANES,
     QUERIES,
     Lanes,
@@ -25,7 +25,7 @@ _HALF_BYTES = np.int64(2)
 
 
 def _make_sums(adds: bool, lanes: Lanes) -> Callable[..., None]:
-    """As the microkernel's, for any number of queries: four at a time while there are four."""
+    """As `make_combine`'s, for any number of queries: four at a time while there are four."""
     one, two, three, four = (make_combine(count + 1, adds, lanes) for count in range(QUERIES))
 
     @njit(**OPTIONS)

@@ -13,7 +13,8 @@ from python_backend.engine.kv.layout import one_table
 from python_backend.engine.kv.size import kv_bytes_per_number
 from python_backend.engine.native.adapters import NativeAdapters
 from python_backend.engine.native.arithmetic import ACTIVATIONS
-from python_backend.engine.native.microkernel import CHANNELS, GROUP, LANES, ROWS, Format
+from python_backend.engine.native.combining import LANES
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format
 from python_backend.engine.native.step import counters_per_layer, run_step
 from python_backend.engine.native.tables import (
     Adapted,

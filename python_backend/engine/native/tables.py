@@ -133,7 +133,7 @@ class Cache(NamedTuple):
 class Inputs(NamedTuple):
     """Rows that a product takes in, padded to whole groups: as floats, and in bytes.
 
-    A byte of a group is worth `worths`, and the group's bytes together `totals`.
+    A byte of a group is worth `worths`, and the group's bytes sum up to `totals`.
     """
 
     floats: Any

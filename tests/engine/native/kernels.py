@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from python_backend.engine.native import attention
 from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
-from python_backend.engine.native.microkernel import GROUP, LANES, Format, store_half
+from python_backend.engine.native.combining import LANES, store_half
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
 from python_backend.engine.native.products import product
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import meet, take_number
+from python_backend.engine.native.vectors import Vectors
 from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
@@ -51,6 +53,27 @@ def _multiply(
     kind: Any, matrix: Any, rows: Any, inputs: Any, adds: Any, out: Any, tile: Any, counters: Any
 ) -> None:
     product(kind, matrix, rows, inputs, adds, out, tile, counters, 1, 1)
+
+
+def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, Floats, Floats], None]:
+    """Four rows times eight channels, from sums that have begun, by the instructions of any processor."""
+    tile: Any = make_tile(kind, ROWS, vectors)
+
+    @compiled
+    def run(
+        w: Any, s: Any, a: Any, a_step: Any, sizes: Any, totals: Any, groups: Any, begin: Any, out: Any
+    ) -> None:
+        step = np.int64(4 * CHANNELS)
+        tile(w, s, a, a_step, sizes, totals, 4 * groups, groups, begin, step, out, step)
+
+    def multiply_tile(packed: Packed, inputs: Inputs, begin: Floats, out: Floats) -> None:
+        rows = inputs.floats if kind is Format.FP32 else inputs.levels
+        arrays = packed.weights, packed.scales, rows, inputs.worths, inputs.totals, begin, out
+        w, s, a, sizes, totals, first, last = (np.int64(array.ctypes.data) for array in arrays)
+        groups = np.int64(inputs.worths.shape[1])
+        run(w, s, a, np.int64(rows.strides[0]), sizes, totals, groups, first, last)
+
+    return multiply_tile
 
 
 @compiled

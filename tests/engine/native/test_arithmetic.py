@@ -68,8 +68,7 @@ def test_quantised_bytes_are_within_half_a_step_and_their_sums_are_right(rows: F
     steps = inputs.worths.repeat(GROUP, 1)
     found = inputs.levels * steps.astype(np.float64)
     assert (np.abs(found - rows) <= 0.501 * steps + 1e-30).all()
-    totals = inputs.levels.reshape(2, 2, GROUP).sum(2, dtype=np.int64) * inputs.worths.astype(np.float64)
-    np.testing.assert_allclose(inputs.totals, totals, rtol=1e-6)
+    np.testing.assert_array_equal(inputs.totals, inputs.levels.reshape(2, 2, GROUP).sum(2, dtype=np.int64))
 
 
 def test_the_largest_value_of_a_group_takes_the_largest_byte() -> None:
@@ -93,5 +92,4 @@ def test_a_value_that_is_not_finite_makes_its_group_nan(poison: float, place: in
     rows[0, place] = poison
     inputs = rounded(rows)
     assert not np.isfinite(inputs.worths[0, 0])
-    assert not np.isfinite(inputs.totals[0, 0])
     assert inputs.worths[0, 1] == clean.worths[0, 1]

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.engine.native.microkernel import GROUP, LANES, LARGEST_HALF, Format
+from python_backend.engine.native.combining import LANES
+from python_backend.engine.native.microkernel import GROUP, LARGEST_HALF, ROWS, Format
+from python_backend.engine.native.vectors import VECTORS, Dot, Vectors, vectors_of
 from python_backend.engine.native.weight_layouts import pack
-from tests.engine.native.kernels import Floats, as_halfs, combine, multiply, rounded
+from tests.engine.native.kernels import Floats, as_halfs, combine, multiply, rounded, times_one_tile
 from tests.engine.native.unpacked import unpack
 
 
@@ -56,6 +58,41 @@ def test_products_of_any_shape_are_those_of_numpy(
     kind: Format, count: int, outputs: int, inputs: int, seed: int
 ) -> None:
     check_product(kind, count, outputs, inputs, seed)
+
+
+# Whatever the processor at hand has: the instructions are then spelled out.
+OTHER_VECTORS = [
+    Vectors(4, Dot.IN_PAIRS, "128 bits"),
+    Vectors(8, Dot.IN_PAIRS, "AVX2"),
+    Vectors(8, Dot.BIASED, "VNNI"),
+]
+
+
+@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("vectors", OTHER_VECTORS, ids=lambda vectors: vectors.name)
+def test_every_processor_computes_the_same_bits(kind: Format, vectors: Vectors) -> None:
+    packed, rows = pack(random_floats(8, 96), kind), rounded(random_floats(ROWS, 96, seed=1))
+    begin = random_floats(ROWS, 8, seed=2)
+    expected, found = np.empty((ROWS, 8), np.float32), np.empty((ROWS, 8), np.float32)
+    times_one_tile(kind, VECTORS)(packed, rows, begin, expected)
+    times_one_tile(kind, vectors)(packed, rows, begin, found)
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "features", "name"),
+    [
+        ("fp asimd asimddp", "", "NEON with dot products"),
+        ("fp asimd", "+neon", "vectors of 128 bits"),
+        ("", "+avx2,+avx512vl,+avx512vnni", "AVX-512 VNNI"),
+        ("", "+avx2,-avx512vl,+avxvnni", "AVX-VNNI"),
+        ("", "+avx2,+avx512vnni,-avx512vl", "AVX2"),
+        ("", "+sse4.2,-avx2", "vectors of 128 bits"),
+    ],
+)
+def test_instructions_are_chosen_by_what_the_processor_has(flags: str, features: str, name: str) -> None:
+    assert vectors_of(flags, features).name == name
 
 
 @pytest.mark.parametrize("outputs", [16, 21])
