@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import config
 from numba.core import cgutils
+
+from python_backend.engine.host.processor import Instructions, cpu_instructions
 
 I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
@@ -33,11 +33,10 @@ class Dot(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """So many floats at once, or four times as many bytes; `name` is for people."""
+    """So many floats at once, or four times as many bytes."""
 
     lanes: int
     dot: Dot
-    name: str
 
     @property
     def floats(self) -> ir.VectorType:
@@ -57,38 +56,29 @@ class Vectors:
         return ir.VectorType(I32, self.lanes * (2 if self.dot is Dot.IN_PAIRS else 1))
 
 
-def vectors_of(arm_flags: str, features: str) -> Vectors:
-    """By what Linux says of an Arm processor, and LLVM (as `+name,-name,...`) of the others."""
-    if "asimddp" in arm_flags:
-        return Vectors(4, Dot.SIGNED, "NEON with dot products")
-    has = set(features.split(","))
-    if "+avx512vnni" in has and "+avx512vl" in has:
-        return Vectors(8, Dot.BIASED, "AVX-512 VNNI")
-    if "+avxvnni" in has:
-        return Vectors(8, Dot.BIASED, "AVX-VNNI")
-    if "+avx2" in has:
-        return Vectors(8, Dot.IN_PAIRS, "AVX2")
-    return Vectors(4, Dot.IN_PAIRS, "vectors of 128 bits")
+_NEEDED = {
+    Instructions.AVX512_VNNI: {"+avx512vnni", "+avx512vl"},
+    Instructions.AVX_VNNI: {"+avxvnni"},
+    Instructions.AVX2: {"+avx2"},
+}
 
 
-def _arm_flags() -> str:
-    """LLVM names only some of an Arm processor's features."""
-    if platform.machine() != "aarch64":
-        return ""
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""
+def vectors_of(instructions: Instructions, features: str) -> Vectors:
+    """`features` are those of an x86 processor that numba compiles for, as `+name,-name,...`."""
+    if instructions is Instructions.DOT_PRODUCTS:
+        return Vectors(4, Dot.SIGNED)
+    if instructions not in _NEEDED or not _NEEDED[instructions] <= set(features.split(",")):
+        return Vectors(4, Dot.IN_PAIRS)
+    return Vectors(8, Dot.IN_PAIRS if instructions is Instructions.AVX2 else Dot.BIASED)
 
 
 def _features() -> str:
-    """Those that numba compiles for."""
     if config.CPU_FEATURES is not None:  # type: ignore[attr-defined]
         return str(config.CPU_FEATURES)  # type: ignore[attr-defined]
     return "" if config.CPU_NAME == "generic" else get_host_cpu_features().flatten()  # type: ignore[attr-defined]
 
 
-VECTORS = vectors_of(_arm_flags(), _features())
+VECTORS = vectors_of(cpu_instructions(), _features())
 
 
 def at(builder: ir.IRBuilder, pointer: ir.Value, offset: int) -> ir.Value:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.host.device import choose_device
+from python_backend.engine.host.processor import cpu_instructions
 from python_backend.engine.runtimes.choice import choose_runtime
 from python_backend.engine.tasks.compilation import Compilation
 from python_backend.engine.tasks.task import run_task, tell
@@ -56,9 +57,11 @@ def prepare(told: Mapping[str, Any]) -> None:
         tell(notice=device.notice)
     if device.kind == "cuda":
         _refuse_unfit_model(parameters)
+        computes_on = f"{device}, {settings.precision}"
     else:
         _prepare_for_cpu(parameters, settings)
-    tell(inflight_device=device.kind, computes_on=f"{device}, {settings.precision}")
+        computes_on = f"{device}, {settings.precision}, {cpu_instructions().value}"
+    tell(inflight_device=device.kind, computes_on=computes_on)
 
 
 def _prepare_for_cpu(parameters: EngineParameters, settings: DeviceSettings) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.host.device import Device, Gpu, visible_gpus
+from python_backend.engine.host.processor import cpu_instructions
 from python_backend.engine.models import load_weights
 from python_backend.engine.tasks import prepare as preparation
 from python_backend.wire.errors import InflightError
@@ -23,6 +24,7 @@ from tests.engine.checkpoints import random_model, save
 packs = pytest.mark.usefixtures("cpu_kernels")
 
 H200 = Gpu("NVIDIA H200", (9, 0))
+COMPUTES_ON = f"the CPU, int8, {cpu_instructions().value}"
 PROGRAM = [sys.executable, "-m", "python_backend.engine.tasks.prepare"]
 
 
@@ -92,7 +94,7 @@ def test_the_weights_are_packed_once_for_each_precision(model: Path, first: Prep
     packing = [event for event in first.events if event.get("stage") == "packing"]
     assert [(event["done"], event["total"]) for event in packing] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert {event["precision"] for event in packing} == {"int8"}
-    assert prepare(model, packed).events == [{"inflight_device": "cpu", "computes_on": "the CPU, int8"}]
+    assert prepare(model, packed).events == [{"inflight_device": "cpu", "computes_on": COMPUTES_ON}]
     other = prepare(model, packed, inflight_precision="int4")
     assert other.stages == ["packing"], "the kernels are the same for every precision"
     assert len(packed_folders(packed)) == 2
@@ -286,7 +288,7 @@ def test_an_unused_gpu_is_reported_first(
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert events == [
         {"notice": "Computing on the CPU: there is a GPU, but torch is not installed in x"},
-        {"inflight_device": "cpu", "computes_on": "the CPU, int8"},
+        {"inflight_device": "cpu", "computes_on": COMPUTES_ON},
     ]
 
 

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from python_backend.engine.host.processor import Instructions, cpu_instructions, instructions_in
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "expected"),
+    [
+        ("aarch64", "fp asimd asimddp", Instructions.DOT_PRODUCTS),
+        ("aarch64", "fp asimd", Instructions.ANY),
+        ("x86_64", "avx2 avx512f avx512vl avx512_vnni amx_int8", Instructions.AVX512_VNNI),
+        ("x86_64", "avx2 avx_vnni", Instructions.AVX_VNNI),
+        ("x86_64", "avx2 avx512f avx512_vnni", Instructions.AVX2),
+        ("x86_64", "sse4_2 avx", Instructions.ANY),
+        ("x86_64", "fp asimd asimddp", Instructions.ANY),
+    ],
+)
+def test_the_best_instructions_that_kernels_use_are_named(
+    machine: str, flags: str, expected: Instructions
+) -> None:
+    assert instructions_in(set(flags.split()), machine) is expected
+
+
+def test_this_processor_is_known_by_its_own_flags() -> None:
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    assert cpu_instructions() is instructions_in(flags, platform.machine())
