@@ -33,7 +33,7 @@ class Peer:
     def run(self) -> None:
         done = subprocess.run(self.command, capture_output=True, text=True, timeout=_LIMIT_S)
         if done.returncode != 0:
-            raise RuntimeError(f"{self.name}: {done.stderr[-2000:]}")
+            raise RuntimeError(f"{self.name} ended with {done.returncode}: {done.stderr[-2000:]}")
         latest: dict[str, float] = {}
         for line in done.stdout.splitlines():
             if line.startswith('{"case"'):
