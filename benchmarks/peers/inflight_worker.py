@@ -5,14 +5,23 @@ from __future__ import annotations
 import sys
 import time
 
-from benchmarks.peers.workload import NEW_TOKENS, PARALLEL, THREADS, prompts, tell
+from benchmarks.peers.workload import (
+    LONG_PROMPT,
+    LONG_PROMPT_TOKENS,
+    NEW_TOKENS,
+    PARALLEL,
+    THREADS,
+    decoding,
+    prompts,
+    tell,
+)
 from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
 
 
-def measure(engine: Engine, parallel: int) -> None:
+def decode(engine: Engine, parallel: int) -> None:
     for key, prompt in enumerate(prompts(parallel)):
         engine.add(key, GenerationRequest(prompt, NEW_TOKENS + 1))
     begun: set[int] = set()
@@ -23,7 +32,16 @@ def measure(engine: Engine, parallel: int) -> None:
     began_s = time.perf_counter()
     while engine.has_work:
         tokens += sum(len(event.token_ids) for event in engine.step())
-    tell(parallel, tokens, time.perf_counter() - began_s)
+    tell(decoding(parallel), tokens, time.perf_counter() - began_s)
+
+
+def read(engine: Engine) -> None:
+    (prompt,) = prompts(1, LONG_PROMPT_TOKENS)
+    began_s = time.perf_counter()
+    engine.add(0, GenerationRequest(prompt, 1))
+    while engine.has_work:
+        engine.step()
+    tell(LONG_PROMPT, LONG_PROMPT_TOKENS, time.perf_counter() - began_s)
 
 
 def main(model: str, precision: str) -> None:
@@ -38,7 +56,9 @@ def main(model: str, precision: str) -> None:
     )
     engine = build_engine(config)
     for parallel in (1, *PARALLEL):
-        measure(engine, parallel)
+        decode(engine, parallel)
+    for _ in range(2):
+        read(engine)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""llama.cpp through llama-cpp-python's plain bindings: llama_worker.py MODEL.gguf [q4_0 TARGET.gguf].
+"""llama.cpp through llama-cpp-python's plain bindings: llama_worker.py MODEL.gguf [FORMAT TARGET.gguf].
 
 With a target it requantises instead of measuring.
 """
@@ -13,15 +13,26 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import llama_cpp as llama  # only in the worker's own environment
-from workload import NEW_TOKENS, PARALLEL, PROMPT_TOKENS, THREADS, prompts, tell
+from workload import (
+    LONG_PROMPT,
+    LONG_PROMPT_TOKENS,
+    NEW_TOKENS,
+    PARALLEL,
+    PROMPT_TOKENS,
+    THREADS,
+    decoding,
+    prompts,
+    tell,
+)
 
 # llama.cpp keeps only its address: the object must live as long as the process.
 SILENCE = llama.llama_log_callback(lambda level, text, data: None)
+FORMATS = {"q4_0": llama.LLAMA_FTYPE_MOSTLY_Q4_0, "q8_0": llama.LLAMA_FTYPE_MOSTLY_Q8_0}
 
 
-def requantise(source: str, target: str) -> None:
+def requantise(source: str, name: str, target: str) -> None:
     settings = llama.llama_model_quantize_default_params()
-    settings.ftype = llama.LLAMA_FTYPE_MOSTLY_Q4_0
+    settings.ftype = FORMATS[name]
     settings.allow_requantize = True
     settings.nthread = THREADS
     if llama.llama_model_quantize(source.encode(), target.encode(), settings) != 0:
@@ -39,13 +50,32 @@ def fill(batch: Any, rows: list[tuple[int, int, int, bool]]) -> None:
         batch.logits[index] = wanted
 
 
-def measure(model: Any, parallel: int) -> None:
+def context_for(model: Any, parallel: int, tokens: int) -> Any:
     settings = llama.llama_context_default_params()
-    settings.n_ctx = parallel * 256
+    settings.n_ctx = parallel * tokens
     settings.n_batch = settings.n_ubatch = 512
     settings.n_seq_max = parallel
     settings.n_threads = settings.n_threads_batch = THREADS
-    context = llama.llama_init_from_model(model, settings)
+    return llama.llama_init_from_model(model, settings)
+
+
+def read(model: Any) -> None:
+    context = context_for(model, 1, 2 * LONG_PROMPT_TOKENS)
+    sampler = llama.llama_sampler_init_greedy()
+    batch = llama.llama_batch_init(LONG_PROMPT_TOKENS, 0, 1)
+    last = LONG_PROMPT_TOKENS - 1
+    (prompt,) = prompts(1, LONG_PROMPT_TOKENS)
+    began_s = time.perf_counter()
+    fill(batch, [(token, at, 0, at == last) for at, token in enumerate(prompt)])
+    assert llama.llama_decode(context, batch) == 0
+    llama.llama_sampler_sample(sampler, context, last)
+    tell(LONG_PROMPT, LONG_PROMPT_TOKENS, time.perf_counter() - began_s)
+    llama.llama_batch_free(batch)
+    llama.llama_free(context)
+
+
+def decode(model: Any, parallel: int) -> None:
+    context = context_for(model, parallel, 256)
     sampler = llama.llama_sampler_init_greedy()
     batch = llama.llama_batch_init(512, 0, 1)
     latest = []
@@ -60,7 +90,7 @@ def measure(model: Any, parallel: int) -> None:
         fill(batch, [(token, position, sequence, True) for sequence, token in enumerate(latest)])
         assert llama.llama_decode(context, batch) == 0
         latest = [llama.llama_sampler_sample(sampler, context, index) for index in range(parallel)]
-    tell(parallel, parallel * NEW_TOKENS, time.perf_counter() - began_s)
+    tell(decoding(parallel), parallel * NEW_TOKENS, time.perf_counter() - began_s)
     llama.llama_batch_free(batch)
     llama.llama_free(context)
 
@@ -69,12 +99,13 @@ def main(arguments: list[str]) -> None:
     llama.llama_log_set(SILENCE, None)
     llama.llama_backend_init()
     if len(arguments) == 3:
-        requantise(arguments[0], arguments[2])
+        requantise(*arguments)
         return
     model = llama.llama_model_load_from_file(arguments[0].encode(), llama.llama_model_default_params())
-    measure(model, 1)  # warm; the reader keeps the last figure of each kind
-    for parallel in PARALLEL:
-        measure(model, parallel)
+    for parallel in (1, *PARALLEL):
+        decode(model, parallel)
+    for _ in range(2):
+        read(model)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.default_model import default_model_path
-from benchmarks.peers.workload import NEW_TOKENS, PARALLEL, PROMPT_TOKENS, THREADS
+from benchmarks.peers.workload import CASES, NEW_TOKENS, PARALLEL, PROMPT_TOKENS, THREADS, decoding
 from benchmarks.plots import Plots
 
 ROUNDS = 3
@@ -28,22 +28,22 @@ class Peer:
     name: str
     command: list[str]
     rounds: int = ROUNDS
-    rates: dict[int, list[float]] = field(default_factory=dict)
+    rates: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self) -> None:
         done = subprocess.run(self.command, capture_output=True, text=True, timeout=_LIMIT_S)
         if done.returncode != 0:
-            raise RuntimeError(f"{self.name}: {done.stderr[-2000:]}")
-        latest: dict[int, float] = {}
+            raise RuntimeError(f"{self.name} ended with {done.returncode}: {done.stderr[-2000:]}")
+        latest: dict[str, float] = {}
         for line in done.stdout.splitlines():
-            if line.startswith('{"parallel"'):
+            if line.startswith('{"case"'):
                 said = json.loads(line)
-                latest[said["parallel"]] = said["tokens_per_s"]
-        for parallel, rate in latest.items():
-            self.rates.setdefault(parallel, []).append(rate)
+                latest[said["case"]] = said["tokens_per_s"]
+        for case, rate in latest.items():
+            self.rates.setdefault(case, []).append(rate)
 
-    def rate(self, parallel: int) -> float:
-        return median(self.rates[parallel])
+    def rate(self, case: str) -> float:
+        return median(self.rates[case])
 
 
 def llama_python(folder: Path, console: Console) -> str:
@@ -60,8 +60,9 @@ def llama_python(folder: Path, console: Console) -> str:
 def peers(folder: Path, model: str, console: Console) -> list[Peer]:
     python = llama_python(folder, console)
     worker = str(_HERE / "llama_worker.py")
-    requantised = str(folder / "q4_0.gguf")
-    subprocess.run([python, worker, model, "q4_0", requantised], check=True, capture_output=True)
+    requantised = {name: str(folder / f"{name}.gguf") for name in ("q4_0", "q8_0")}
+    for name, target in requantised.items():
+        subprocess.run([python, worker, model, name, target], check=True, capture_output=True)
     ours = [sys.executable, "-m", "benchmarks.peers.inflight_worker", model]
     theirs = [sys.executable, "-m", "benchmarks.peers.transformers_worker", model]
     return [
@@ -69,7 +70,8 @@ def peers(folder: Path, model: str, console: Console) -> list[Peer]:
         Peer("inflight int4", [*ours, "int4"]),
         Peer("inflight fp32", [*ours, "fp32"]),
         Peer("llama.cpp Q4_1 (as shipped)", [python, worker, model]),
-        Peer("llama.cpp Q4_0 (requantised)", [python, worker, requantised]),
+        Peer("llama.cpp Q4_0 (requantised)", [python, worker, requantised["q4_0"]]),
+        Peer("llama.cpp Q8_0 (requantised)", [python, worker, requantised["q8_0"]]),
         # Slow, and far away: once is enough to tell.
         Peer("transformers generate, fp32", [*theirs, "generate"], rounds=1),
         Peer("transformers continuous batching, fp32", [*theirs, "continuous"], rounds=1),
@@ -102,7 +104,7 @@ def report(console: Console, plots: Plots) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     model = default_model_path(console)
     console.print(
-        f"Decoding SmolLM2-135M: prompts of {PROMPT_TOKENS} tokens, {NEW_TOKENS} new ones each, "
+        f"SmolLM2-135M: prompts of {PROMPT_TOKENS} tokens, {NEW_TOKENS} new ones each, and one long prompt; "
         f"{THREADS} threads; median of {ROUNDS} rounds (transformers: one), the engines taking turns"
     )
     everyone = peers(folder, model, console)
@@ -111,16 +113,16 @@ def report(console: Console, plots: Plots) -> bool:
             if number < peer.rounds:
                 console.print(f"  round {number + 1}: {peer.name} …")
                 peer.run()
-    table = Table("tok/s, all requests together", *(f"{parallel} parallel" for parallel in PARALLEL))
+    table = Table("tok/s, all requests together", *CASES)
     for peer in everyone:
-        table.add_row(peer.name, *(f"{peer.rate(parallel):.0f}" for parallel in PARALLEL))
+        table.add_row(peer.name, *(f"{peer.rate(case):.0f}" for case in CASES))
     console.print(table)
     plots.bars(
         "peers",
-        "Decoding SmolLM2-135M on two Neoverse-N1 cores",
+        f"SmolLM2-135M, {THREADS} threads",
         "tokens/s",
-        [f"{parallel} parallel" for parallel in PARALLEL],
-        {peer.name: [peer.rate(parallel) for parallel in PARALLEL] for peer in everyone},
+        CASES,
+        {peer.name: [peer.rate(case) for case in CASES] for peer in everyone},
     )
     return judge(everyone, console)
 
@@ -131,7 +133,8 @@ def judge(everyone: list[Peer], console: Console) -> bool:
     table = Table("goal, for the default precision (int8)", "ratio", "")
     met = True
     for goal in GOALS:
-        ratio = default.rate(goal.parallel) / by_name[goal.peer].rate(goal.parallel)
+        case = decoding(goal.parallel)
+        ratio = default.rate(case) / by_name[goal.peer].rate(case)
         is_met = ratio >= goal.share
         met &= is_met
         label = f"{goal.share:g} × {goal.peer} at {goal.parallel}"

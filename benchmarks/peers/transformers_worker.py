@@ -10,12 +10,21 @@ import torch
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from benchmarks.peers.workload import NEW_TOKENS, PARALLEL, THREADS, prompts, tell
+from benchmarks.peers.workload import (
+    LONG_PROMPT,
+    LONG_PROMPT_TOKENS,
+    NEW_TOKENS,
+    PARALLEL,
+    THREADS,
+    decoding,
+    prompts,
+    tell,
+)
 from benchmarks.transformers_model import load_in_transformers
 
 
-def generate(model: Any, parallel: int, new_tokens: int) -> float:
-    ids = torch.tensor(prompts(parallel))
+def generate(model: Any, asked: list[list[int]], new_tokens: int) -> float:
+    ids = torch.tensor(asked)
     began_s = time.perf_counter()
     model.generate(
         ids,
@@ -27,11 +36,11 @@ def generate(model: Any, parallel: int, new_tokens: int) -> float:
     return time.perf_counter() - began_s
 
 
-def continuous(model: Any, parallel: int, new_tokens: int) -> float:
+def continuous(model: Any, asked: list[list[int]], new_tokens: int) -> float:
     configuration: Any = GenerationConfig
     settings = configuration(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
     began_s = time.perf_counter()
-    answers = model.generate_batch(inputs=prompts(parallel), generation_config=settings)
+    answers = model.generate_batch(inputs=asked, generation_config=settings)
     took_s = time.perf_counter() - began_s
     if any(len(answer.generated_tokens) != new_tokens for answer in answers.values()):
         raise RuntimeError("transformers gave fewer tokens than it was asked for")
@@ -51,8 +60,11 @@ def main(path: str, way: str) -> None:
     run = WAYS[way]
     for parallel in (1, *PARALLEL):
         # What the prompt and the first token take is not decoding: measured apart and taken off.
-        start_s = run(model, parallel, 1)
-        tell(parallel, parallel * NEW_TOKENS, run(model, parallel, 1 + NEW_TOKENS) - start_s)
+        asked = prompts(parallel)
+        start_s = run(model, asked, 1)
+        tell(decoding(parallel), parallel * NEW_TOKENS, run(model, asked, 1 + NEW_TOKENS) - start_s)
+    for _ in range(2):
+        tell(LONG_PROMPT, LONG_PROMPT_TOKENS, run(model, prompts(1, LONG_PROMPT_TOKENS), 1))
 
 
 if __name__ == "__main__":
