@@ -21,9 +21,7 @@ SERVER = BUNDLE / "lib/pytriton/tritonserver"
 
 
 @pytest.mark.parametrize("python", PYTHONS[:-1])
-def test_every_package_has_a_wheel_of_a_known_hash_for_older_pythons(
-    python: str, tmp_path: Path
-) -> None:
+def test_every_package_has_a_wheel_of_a_known_hash_for_older_pythons(python: str, tmp_path: Path) -> None:
     """Without the files: only that there are some."""
     where = ("--python-platform=x86_64-manylinux_2_35", f"--python-version={python}", f"--target={tmp_path}")
     only = (
