@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import psutil
@@ -21,6 +21,8 @@ from typer.testing import CliRunner
 from benchmarks.stack import RunningStack, processes_below, running_stack
 from launcher.commands.adapter import adapter as adapter_commands
 from python_backend.engine.process.handle import EngineProcess
+from python_backend.engine.process.messages import Progress
+from python_backend.engine.report import SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.parameters import EngineParameters
 from tests.lasting import lasting
@@ -233,10 +235,19 @@ def test_over_two_processes_the_ids_are_the_same(
     assert answer == greedy_choices(tiny_in_transformers, prompt, answer)
 
 
+def hear_all(engine: EngineProcess, events: list[SequenceEvent]) -> NoReturn:
+    while True:
+        report = engine.receive()
+        events += report.events if isinstance(report, Progress) else []
+
+
 def test_an_engine_ends_with_its_core(two_processes: EngineProcess, checkpoint: Path) -> None:
     """Any that has ended is started again: tests/stack/test_recovery.py."""
     (core,) = processes_below(psutil.Process(two_processes.pid), "VLLM::EngineCore")
     core.kill()
+    two_processes.submit(2, GenerationRequest(prompt_ids(checkpoint), NEW_TOKENS), time.monotonic_ns())
+    events: list[SequenceEvent] = []
     with pytest.raises(EOFError):
-        events_of(two_processes, 2, GenerationRequest(prompt_ids(checkpoint), NEW_TOKENS))
-    assert "exit code" in two_processes.describe_end()
+        hear_all(two_processes, events)
+    assert events[-1].is_last
+    assert "vLLM's core ended" in (events[-1].error or "")
