@@ -26,8 +26,9 @@ from python_backend.engine.report import SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.wire.parameters import EngineParameters
 from tests.lasting import lasting
-from tests.stack.conftest import EXACT, TinyModels
+from tests.stack.conftest import EXACT
 from tests.stack.test_vllm_pools import events_of, ids
+from tests.stack.tiny_models import write_tiny_model
 from tests.stack.triton_calls import TritonCalls, build_request
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
@@ -40,8 +41,16 @@ GIVEN_BACK = "vLLM has given back adapter"
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_models: TinyModels) -> Path:
-    return tiny_models.usual
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, default_checkpoint: Path) -> Path:
+    """One that does not repeat itself; over two processes it has a head for each."""
+    return write_tiny_model(tmp_path_factory.mktemp("vllm") / "varied", default_checkpoint, scale=0.3)
+
+
+@pytest.fixture(scope="module")
+def in_transformers(checkpoint: Path) -> Any:
+    from benchmarks.transformers_model import load_in_transformers
+
+    return load_in_transformers(checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +114,7 @@ def test_the_launcher_names_the_runtime_and_the_device(stack: RunningStack) -> N
 
 
 async def test_the_ids_are_those_of_transformers(
-    stack: RunningStack, tiny_in_transformers: Any, checkpoint: Path
+    stack: RunningStack, in_transformers: Any, checkpoint: Path
 ) -> None:
     from tests.engine.checkpoints import greedy_choices
 
@@ -113,7 +122,7 @@ async def test_the_ids_are_those_of_transformers(
     async with TritonCalls(stack.triton_grpc_url) as triton:
         answer = await triton.generate_ids("alone", prompt, NEW_TOKENS)
     assert len(answer) == NEW_TOKENS
-    assert answer == greedy_choices(tiny_in_transformers, prompt, answer)
+    assert answer == greedy_choices(in_transformers, prompt, answer)
 
 
 async def test_the_streamed_text_is_the_whole_one(stack: RunningStack, whole: str) -> None:
@@ -143,7 +152,7 @@ async def test_guides_log_probs_and_stop_words_hold(stack: RunningStack, whole: 
 async def test_an_adapter_made_here_is_served_and_given_back_live(
     stack: RunningStack,
     whole: str,
-    tiny_in_transformers: Any,
+    in_transformers: Any,
     checkpoint: Path,
     data_dir: Path,
     tmp_path: Path,
@@ -160,9 +169,7 @@ async def test_an_adapter_made_here_is_served_and_given_back_live(
         return "".join(path.read_text() for path in Path(folder).glob("triton*.log"))
 
     name = f"{stack.model}:sql"
-    merged = write_adapter(
-        tiny_in_transformers, tmp_path / "sql", modules=("q_proj", "down_proj"), seed=1, strength=0.1
-    )
+    merged = write_adapter(in_transformers, tmp_path / "sql", modules=("q_proj", "down_proj"), seed=1)
     adapter("add", name, str(tmp_path / "sql"))
     words = (await complete(stack, model=name)).json()["choices"][0]["text"]
     assert words == greedy_text(merged, checkpoint) != whole
@@ -225,14 +232,14 @@ def two_processes(runtimes: Path, checkpoint: Path) -> Iterator[EngineProcess]:
 
 
 def test_over_two_processes_the_ids_are_the_same(
-    two_processes: EngineProcess, checkpoint: Path, tiny_in_transformers: Any
+    two_processes: EngineProcess, checkpoint: Path, in_transformers: Any
 ) -> None:
     from tests.engine.checkpoints import greedy_choices
 
     prompt = prompt_ids(checkpoint)
     answer = ids(events_of(two_processes, 1, GenerationRequest(prompt, NEW_TOKENS)))
     assert len(answer) == NEW_TOKENS
-    assert answer == greedy_choices(tiny_in_transformers, prompt, answer)
+    assert answer == greedy_choices(in_transformers, prompt, answer)
 
 
 def hear_all(engine: EngineProcess, events: list[SequenceEvent]) -> NoReturn:
