@@ -64,8 +64,7 @@ class RunningStack:
 
     def processes(self, word: str = "") -> list[psutil.Process]:
         """All below the launcher that live, and have the word in their command lines."""
-        family = psutil.Process(self.process.pid).children(recursive=True)
-        return [each for each in family if (words := words_of(each)) and word in " ".join(words)]
+        return processes_below(psutil.Process(self.process.pid), word)
 
     def used_blocks(self) -> float:
         return self.gauge("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")
@@ -89,6 +88,11 @@ class RunningStack:
         finally:
             self.process.kill()
             self.process.wait()
+
+
+def processes_below(process: psutil.Process, word: str = "") -> list[psutil.Process]:
+    family = process.children(recursive=True)
+    return [each for each in family if (words := words_of(each)) and word in " ".join(words)]
 
 
 def words_of(process: psutil.Process) -> list[str]:

@@ -221,7 +221,7 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
 def test_the_engines_promises_hold_over_thousands_of_steps(
     static_batching: bool, guaranteed_no_evict: bool, depth: int, window: Window | None, full: bool
 ) -> None:
-    busy_steps = 1600 if full else 400  # then come those that are still to be answered, thousands of them
+    busy_steps = 1600 if full else 200  # then come those that are still to be answered, thousands of them
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
     engine, executor = fake_engine(
         40,

@@ -21,10 +21,10 @@ from python_backend.engine.process.handle import EngineProcess
 from python_backend.engine.process.messages import Progress
 from python_backend.engine.report import SequenceEvent
 from python_backend.engine.request import GenerationRequest
+from python_backend.engine.runtimes.own import load_engine
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.pools import Part
 from tests.stack.conftest import EXACT
-from tests.stack.test_vllm_runtime import ids_of_our_engine
 
 pytestmark = [
     pytest.mark.stack,
@@ -80,6 +80,16 @@ def events_of(engine: EngineProcess, key: int, request: GenerationRequest) -> li
 
 def ids(events: list[SequenceEvent]) -> list[int]:
     return [token_id for event in events for token_id in event.token_ids]
+
+
+def ids_of_our_engine(model: Path, request: GenerationRequest) -> list[int]:
+    parameters = EngineParameters("inflight_fused_batching", str(model), inflight_precision="fp32")
+    engine = load_engine(parameters)
+    engine.add(1, request, time.monotonic_ns())
+    events: list[SequenceEvent] = []
+    while engine.has_work:
+        events += engine.step()
+    return ids(events)
 
 
 def cached_tokens(events: list[SequenceEvent]) -> int:

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
+import psutil
 import pytest
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
-from benchmarks.stack import RunningStack, running_stack
-from benchmarks.text_checkpoint import llama_config, write_random_llama
+from benchmarks.stack import RunningStack, processes_below, running_stack
 from launcher.commands.adapter import adapter as adapter_commands
 from python_backend.engine.process.handle import EngineProcess
 from python_backend.engine.process.messages import Progress
 from python_backend.engine.report import SequenceEvent
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.runtimes.own import load_engine
 from python_backend.wire.parameters import EngineParameters
 from tests.lasting import lasting
 from tests.stack.conftest import EXACT
+from tests.stack.test_vllm_pools import events_of, ids
+from tests.stack.tiny_models import write_tiny_model
 from tests.stack.triton_calls import TritonCalls, build_request
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
@@ -40,15 +41,16 @@ GIVEN_BACK = "vLLM has given back adapter"
 
 
 @pytest.fixture(scope="module")
-def checkpoint(
-    in_transformers: Any, default_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """The default model as safetensors: vLLM reads no GGUF here."""
-    folder = tmp_path_factory.mktemp("vllm") / "default"
-    in_transformers.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(default_checkpoint / name, folder / name)
-    return folder
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, default_checkpoint: Path) -> Path:
+    """One that does not repeat itself; over two processes it has a head for each."""
+    return write_tiny_model(tmp_path_factory.mktemp("vllm") / "varied", default_checkpoint, scale=0.3)
+
+
+@pytest.fixture(scope="module")
+def in_transformers(checkpoint: Path) -> Any:
+    from benchmarks.transformers_model import load_in_transformers
+
+    return load_in_transformers(checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +150,12 @@ async def test_guides_log_probs_and_stop_words_hold(stack: RunningStack, whole: 
 
 
 async def test_an_adapter_made_here_is_served_and_given_back_live(
-    stack: RunningStack, whole: str, in_transformers: Any, checkpoint: Path, data_dir: Path, tmp_path: Path
+    stack: RunningStack,
+    whole: str,
+    in_transformers: Any,
+    checkpoint: Path,
+    data_dir: Path,
+    tmp_path: Path,
 ) -> None:
     from tests.engine.adapters.random_adapters import write_adapter
 
@@ -162,9 +169,7 @@ async def test_an_adapter_made_here_is_served_and_given_back_live(
         return "".join(path.read_text() for path in Path(folder).glob("triton*.log"))
 
     name = f"{stack.model}:sql"
-    merged = write_adapter(
-        in_transformers, tmp_path / "sql", modules=("q_proj", "down_proj"), seed=1, strength=0.1
-    )
+    merged = write_adapter(in_transformers, tmp_path / "sql", modules=("q_proj", "down_proj"), seed=1)
     adapter("add", name, str(tmp_path / "sql"))
     words = (await complete(stack, model=name)).json()["choices"][0]["text"]
     assert words == greedy_text(merged, checkpoint) != whole
@@ -197,6 +202,7 @@ async def test_a_client_that_leaves_frees_the_engine(stack: RunningStack) -> Non
     assert await asyncio.to_thread(comes_true, lambda: stack.used_blocks() == 0, 60)
 
 
+@pytest.mark.skipif("INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="a third start of vLLM: make runtimes")
 async def test_a_killed_core_is_revived(stack: RunningStack, whole: str) -> None:
     (core,) = stack.processes("VLLM::EngineCore")
     core.send_signal(signal.SIGKILL)
@@ -204,12 +210,12 @@ async def test_a_killed_core_is_revived(stack: RunningStack, whole: str) -> None
     assert (await complete(stack)).json()["choices"][0]["text"] == whole
 
 
-def test_over_two_processes_the_ids_are_the_same(runtimes: Path, tmp_path: Path) -> None:
-    """Those of our engine, which has one; the default model's nine heads cannot be halved."""
-    model = write_random_llama(tmp_path / "even", llama_config(2, 256, 512, 4, 2, 8192))
+@pytest.fixture(scope="module")
+def two_processes(runtimes: Path, checkpoint: Path) -> Iterator[EngineProcess]:
+    """An engine over two workers, without Triton."""
     parameters = EngineParameters(
         "inflight_fused_batching",
-        str(model),
+        str(checkpoint),
         inflight_runtime="vllm",
         inflight_runtimes_dir=str(runtimes),
         inflight_precision="fp32",
@@ -217,31 +223,38 @@ def test_over_two_processes_the_ids_are_the_same(runtimes: Path, tmp_path: Path)
         max_tokens_in_paged_kv_cache=4096,
         tensor_parallel_size=2,
     )
-    request = GenerationRequest(list(range(5, 25)), NEW_TOKENS)
-    expected = ids_of_our_engine(model, request)
-    assert len(expected) == NEW_TOKENS
-    assert ids_of_process(parameters, request) == expected
-
-
-def ids_of_process(parameters: EngineParameters, request: GenerationRequest) -> list[int]:
     engine = EngineProcess(parameters)
     try:
         engine.wait_until_ready()
-        engine.submit(1, request, time.monotonic_ns())
-        events: list[SequenceEvent] = []
-        while not any(event.is_last for event in events):
-            report = engine.receive()
-            events += report.events if isinstance(report, Progress) else []
+        yield engine
     finally:
         engine.stop()
-    return [token_id for event in events for token_id in event.token_ids]
 
 
-def ids_of_our_engine(model: Path, request: GenerationRequest) -> list[int]:
-    parameters = EngineParameters("inflight_fused_batching", str(model), inflight_precision="fp32")
-    engine = load_engine(parameters)
-    engine.add(1, request, time.monotonic_ns())
-    ids: list[int] = []
-    while engine.has_work:
-        ids += [token_id for event in engine.step() for token_id in event.token_ids]
-    return ids
+def test_over_two_processes_the_ids_are_the_same(
+    two_processes: EngineProcess, checkpoint: Path, in_transformers: Any
+) -> None:
+    from tests.engine.checkpoints import greedy_choices
+
+    prompt = prompt_ids(checkpoint)
+    answer = ids(events_of(two_processes, 1, GenerationRequest(prompt, NEW_TOKENS)))
+    assert len(answer) == NEW_TOKENS
+    assert answer == greedy_choices(in_transformers, prompt, answer)
+
+
+def hear_all(engine: EngineProcess, events: list[SequenceEvent]) -> NoReturn:
+    while True:
+        report = engine.receive()
+        events += report.events if isinstance(report, Progress) else []
+
+
+def test_an_engine_ends_with_its_core(two_processes: EngineProcess, checkpoint: Path) -> None:
+    """Any that has ended is started again: tests/stack/test_recovery.py."""
+    (core,) = processes_below(psutil.Process(two_processes.pid), "VLLM::EngineCore")
+    core.kill()
+    two_processes.submit(2, GenerationRequest(prompt_ids(checkpoint), NEW_TOKENS), time.monotonic_ns())
+    events: list[SequenceEvent] = []
+    with pytest.raises(EOFError):
+        hear_all(two_processes, events)
+    assert events[-1].is_last
+    assert "vLLM's core ended" in (events[-1].error or "")

@@ -23,8 +23,13 @@ _OF_THE_TOKENIZER = (
 )
 
 
-def write_tiny_model(directory: Path, tokenizer_from: Path, layers: int = 2, seed: int = 1) -> Path:
-    """A Llama that says the same nonsense for the same seed; more layers make it slower, and nothing else."""
+def write_tiny_model(
+    directory: Path, tokenizer_from: Path, layers: int = 2, seed: int = 1, scale: float = 0.05
+) -> Path:
+    """A Llama that says the same nonsense for the same seed; more layers make it slower, and nothing else.
+
+    The usual scale makes it repeat itself; with six times as much each token depends on all before.
+    """
     directory.mkdir(parents=True)
     for name in _OF_THE_TOKENIZER:
         if (tokenizer_from / name).is_file():
@@ -48,15 +53,15 @@ def write_tiny_model(directory: Path, tokenizer_from: Path, layers: int = 2, see
         "torch_dtype": "float32",
     }
     (directory / "config.json").write_text(json.dumps(config))
-    save_file(_weights(layers, seed), directory / "model.safetensors")
+    save_file(_weights(layers, seed, scale), directory / "model.safetensors")
     return directory
 
 
-def _weights(layers: int, seed: int) -> dict[str, Weights]:
+def _weights(layers: int, seed: int, scale: float) -> dict[str, Weights]:
     chance = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int) -> Weights:
-        return chance.normal(0, 0.05, (rows, columns)).astype(np.float32)
+        return chance.normal(0, scale, (rows, columns)).astype(np.float32)
 
     ones = np.ones(HIDDEN, np.float32)
     weights = {
