@@ -104,6 +104,7 @@ def compiled_shape(plan: CellPlan) -> Shape:
         plan.retries,
         _REDIS_S,
         plan.shape.is_prefilled,
+        plan.shape.depth,
     )
 
 

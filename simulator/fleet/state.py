@@ -37,11 +37,12 @@ def _record(whole: str, real: str = "") -> np.dtype[Any]:
 # `kv` is what those who decode read in a step, `held` the cache that is reserved, `announced` the batch that
 # keeps the inter-token objective, `lacking` prompt tokens still to compute. Those `behind` lack some of their
 # prompt; the last of them, `arrived`, came since the latest step was planned; the first of these is in the
-# next step where it is `awaited`.
+# next step where it is `awaited`. Until `light_until_s` a tenant has little, `light_alone` of what it would
+# have under way alone.
 REPLICA = _record(
     "phase run_steps run_prefill step decoding kv held taken announced lacking behind arrived awaited heap "
     "free begun interactive standard batch",
-    "began_s step_s growth_s busy_s",
+    "began_s step_s growth_s busy_s light_alone light_until_s",
 )
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
 # heap of ends, and the free slots.
@@ -60,7 +61,10 @@ FREE, WAITING, REQUESTS, RETRIES = range(4)  # places in the counts of a queue
 
 
 class Shape(NamedTuple):
-    """Of all replicas of a cell, in seconds. `is_prefilled` ones decode what others have prefilled."""
+    """Of all replicas of a cell, in seconds. `is_prefilled` ones decode what others have prefilled.
+
+    `depth` is how many steps may be in flight: with 2, as on a GPU, a step is planned before another is over.
+    """
 
     base_s: float
     prefill_s: float
@@ -76,10 +80,14 @@ class Shape(NamedTuple):
     retries: int
     publish_s: float
     is_prefilled: bool
+    depth: int
 
 
 class Engines(NamedTuple):
-    """`next_s` is when the run of alike steps under way ends, inf for none; `told` sums over routers."""
+    """`next_s` is when the run of alike steps under way ends, inf for none; `told` sums over routers.
+
+    `held` is room to count what tenants have, by tier.
+    """
 
     replicas: Array
     next_s: Array
@@ -87,6 +95,7 @@ class Engines(NamedTuple):
     views: Array
     told: Array
     is_up: Array  # routers
+    held: Array
 
 
 class Queue(NamedTuple):
@@ -125,6 +134,7 @@ class ReplicaShape:
     step_tokens: int
     kv_tokens: int
     is_prefilled: bool = False
+    depth: int = 2
 
 
 def _rows(size: int | tuple[int, int], dtype: np.dtype[Any]) -> Array:
@@ -157,9 +167,10 @@ def new_cell(
     entries = _rows(_WAITING, ENTRY)
     entries["free"] = np.arange(_WAITING)
     counts = np.array([_WAITING, 0, 0, 0], np.int64)
-    views = _rows((routers, most), VIEW)
+    views, told = _rows((routers, most), VIEW), _rows(most, VIEW)
+    is_up, held = np.ones(routers, np.int64), np.zeros((TIERS, tenants), np.int64)
     return Cell(
-        Engines(rows, np.full(most, np.inf), slots, views, _rows(most, VIEW), np.ones(routers, np.int64)),
+        Engines(rows, np.full(most, np.inf), slots, views, told, is_up, held),
         Queue(lanes, tiers, entries, _rows(_WAITING, RETRY), counts),
         Stats(
             _rows((periods, TIERS), PERIOD),
