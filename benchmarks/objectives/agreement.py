@@ -1,8 +1,8 @@
 """What both simulators foretell of the runs of a session, beside what came.
 
 The detailed one plays the whole session: what was sent before a run has taught the router's forecasts there,
-too, and its engine believes of its steps what the real one had learned. The fleet simulator is told the rate
-of a run and its lengths. Neither is told what became of a run but for what its steps took, where the caller
+too, and its engine believes of its steps what the real one had learned. The fleet simulator plays
+one run after the other. Neither is told what became of a run but for what its steps took, where the caller
 wants that.
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.objectives.judging import Objectives, is_good
-from benchmarks.objectives.session import Part, SentRun, Session, overhead_s, trace_of
+from benchmarks.objectives.session import GRACE_S, Part, SentRun, Session, overhead_s, trace_of
 from benchmarks.objectives.step_times import StepTimes
 from loadtest.percentiles import percentile
 from loadtest.results import RequestResult
@@ -41,7 +42,6 @@ GOALS = {
 }
 OVERLOAD_GOALS = {"good_per_s": 0.1}
 FIRST, BETWEEN = 0, 1
-FORETOLD_S = 3600.0
 _REFUSED, _OK = 503, 200
 
 
@@ -153,10 +153,12 @@ def by_fleet(session: Session, run: SentRun, per_s: float, cost: StepCost) -> Se
         ReplicaShape(cost, engine.places, engine.step_tokens, engine.kv_tokens, depth=engine.depth),
         {tier_named(tier): each for tier, each in session.objectives.items()},
         lengths_of(trace),
-        [per_s] * int(FORETOLD_S / PERIOD_S),
+        [per_s] * ceil((run.window_s[1] + GRACE_S) / PERIOD_S),
         session.servers,
         routers=1,
         overhead_s=overhead_s(session),
+        as_traced=True,
+        counted_from_s=run.window_s[0],
     )
     played = play_fleet(plan)
     shares = [of_times(played, times, share) for times in (FIRST, BETWEEN) for share in (0.5, 0.95)]

@@ -60,6 +60,8 @@ class CellPlan:
     hosts: int = 8
     retries: int = 0
     overhead_s: float = 0.015
+    as_traced: bool = False
+    counted_from_s: float = 0.0
     failures: tuple[Failure, ...] = ()
     release: Release | None = None
     unit: float = 1.0
@@ -105,6 +107,8 @@ def compiled_shape(plan: CellPlan) -> Shape:
         _REDIS_S,
         plan.shape.is_prefilled,
         plan.shape.depth,
+        plan.as_traced,
+        plan.counted_from_s,
     )
 
 

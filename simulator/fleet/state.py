@@ -54,16 +54,18 @@ VIEW = _record("tokens slots told_tokens told_slots")
 LANE = _record("head tail waiting", "turn weight")
 ENTRY = _record("next free prompt output attempt", "at_s first_s")
 RETRY = _record("tier tenant prompt output attempt", "at_s")
-LENGTHS = _record("prompt output tier tenant")
+LENGTHS = _record("prompt output tier tenant", "at_s")
 PERIOD = _record("offered good refused failed late slow tokens", "work_s")
 TENANT = _record("offered good")
-FREE, WAITING, REQUESTS, RETRIES = range(4)  # places in the counts of a queue
+FREE, WAITING, REQUESTS, RETRIES, DRAWN = range(5)  # places in the counts of a queue
 
 
 class Shape(NamedTuple):
     """Of all replicas of a cell, in seconds. `is_prefilled` ones decode what others have prefilled.
 
     `depth` is how many steps may be in flight: with 2, as on a GPU, a step is planned before another is over.
+    Where requests come `as_traced`, they do so at their own times, and not by chance. What arrives before
+    `counted_from_s` is in no figure.
     """
 
     base_s: float
@@ -81,6 +83,8 @@ class Shape(NamedTuple):
     publish_s: float
     is_prefilled: bool
     depth: int
+    as_traced: bool
+    counted_from_s: float
 
 
 class Engines(NamedTuple):
@@ -142,9 +146,10 @@ def _rows(size: int | tuple[int, int], dtype: np.dtype[Any]) -> Array:
     return np.zeros(size, dtype).view(np.recarray)
 
 
-def sample(prompt: Array, output: Array, tier: Array, tenant: Array) -> Array:
-    """Requests to draw from."""
+def sample(prompt: Array, output: Array, tier: Array, tenant: Array, at_s: Array | float = 0.0) -> Array:
+    """Requests to draw from, or to send one after the other."""
     made = _rows(len(prompt), LENGTHS)
+    made["at_s"] = at_s
     made["prompt"], made["output"], made["tier"], made["tenant"] = prompt, output, tier, tenant
     return made
 
@@ -166,7 +171,7 @@ def new_cell(
     tiers["weight"] = shape.weights
     entries = _rows(_WAITING, ENTRY)
     entries["free"] = np.arange(_WAITING)
-    counts = np.array([_WAITING, 0, 0, 0], np.int64)
+    counts = np.array([_WAITING, 0, 0, 0, 0], np.int64)
     views, told = _rows((routers, most), VIEW), _rows(most, VIEW)
     is_up, held = np.ones(routers, np.int64), np.zeros((TIERS, tenants), np.int64)
     return Cell(

@@ -244,6 +244,8 @@ def _end(cell, shape, row, slot, now_s, period):
 
 @compiled
 def _count(stats, shape, request, now_s, period):
+    if request.at_s < shape.counted_from_s:
+        return
     tier, output = request.tier, request.output
     first_s = request.first_s - request.at_s
     between_s = (now_s + shape.overhead_s - request.first_s) / (output - 1) if output > 1 else 0.0
