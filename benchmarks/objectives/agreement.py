@@ -157,7 +157,7 @@ def by_fleet(session: Session, run: SentRun, per_s: float, cost: StepCost) -> Se
         session.servers,
         routers=1,
         overhead_s=overhead_s(session),
-        as_traced=True,
+        is_traced=True,
         counted_from_s=run.window_s[0],
     )
     played = play_fleet(plan)

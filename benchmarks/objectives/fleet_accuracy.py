@@ -2,7 +2,7 @@
 
 Half of a trace teaches: the engines learn what their steps cost while it is sent, and requests that come
 alone tell what a request takes beside them. The other half is then sent at several loads, at random moments,
-and held against the forecast for just that. Goodput, the medians of the first token and of the time between
+and held against the forecast for just that, by what the steps of each run took. Goodput, the medians of the first token and of the time between
 tokens are to be within a tenth of it, their 95th percentiles within 15 %. --real-model has the default model
 answer on the processors; without it engines take the time that a cost says, and only what is around them is
 tried. --replay foretells what was kept of an earlier run, and measures nothing.
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="a file of arrivals; generated if none is given")
     parser.add_argument("--context", type=int, default=2048, help="what is longer is clamped")
     parser.add_argument("--loads", default="0.4,0.65,0.9", help="in capacities of all servers")
-    parser.add_argument("--seconds", type=float, default=300.0, help="of each load; half of it teaches")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of each load; half as long teaches")
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--real-model", action="store_true", help="the default model instead of a paced one")
     parser.add_argument("--clients", type=int, default=1, help="processes that send")

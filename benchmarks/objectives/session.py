@@ -32,8 +32,7 @@ GRACE_S = 60.0
 TOLD_WITHIN_S = 2.0
 _SAMPLE_EVERY_S = 0.5
 _SAMPLED = re.compile(r"^((?:inflight_engine_|nv_trt_llm_)\w+(?<!_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)
-_FIRST_TOKENS_SUM = "inflight_engine_time_to_first_token_seconds_sum"
-_FIRST_TOKENS_COUNT = "inflight_engine_time_to_first_token_seconds_count"
+_FIRST_TOKENS = "inflight_engine_time_to_first_token_seconds"
 # Requests that come alone tell what a request takes beside its own step.
 ALONE, ALONE_TOKENS = "alone", 64
 _ALONE_EVERY_S, _ALONE = 0.5, 15
@@ -171,7 +170,7 @@ def slim(result: RequestResult) -> RequestResult:
 
 
 def counted(session: Session, run: SentRun, family: str) -> float:
-    """By how much a counter of all engines rose during a run; what it asked for is over when the next begins."""
+    """By how much a counter of all engines rose; what a run asked for is over when the next one begins."""
     samples = session.samples_of(run)
     first, last = (
         sum(value for name, value in sample.items() if name.startswith(family))
@@ -185,8 +184,8 @@ def overhead_s(session: Session) -> float:
     for run in session.runs:
         firsts = [each.first_token_s for each in run.results if each.first_token_s is not None]
         if run.name == ALONE and firsts and session.samples:
-            in_engine_s = counted(session, run, _FIRST_TOKENS_SUM) / counted(session, run, _FIRST_TOKENS_COUNT)
-            return max(0.0, sum(firsts) / len(firsts) - in_engine_s)
+            sum_s, count = (counted(session, run, f"{_FIRST_TOKENS}_{each}") for each in ("sum", "count"))
+            return max(0.0, sum(firsts) / len(firsts) - sum_s / count)
     return 0.0
 
 

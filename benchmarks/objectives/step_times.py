@@ -54,7 +54,9 @@ def _work_ms(run: SentRun, cost: StepCost, steps: float) -> float:
     prompts = sum(each.prompt_tokens - each.cached_tokens for each in done)
     decoded = sum(each.completion_tokens - 1 for each in done)
     # Each token but the first reads the prompt, and the tokens before it.
-    read = sum((each.completion_tokens - 1) * (each.prompt_tokens + each.completion_tokens / 2) for each in done)
+    read = sum(
+        (each.completion_tokens - 1) * (each.prompt_tokens + each.completion_tokens / 2) for each in done
+    )
     return (
         cost.base_ms * steps
         + cost.prefill_token_ms * prompts

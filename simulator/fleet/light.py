@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from simulator.fleet.compiling import compiled
 from simulator.fleet.state import TIERS
 
@@ -30,17 +28,20 @@ def batch_within(shape, allowed_s, sequence_s, least_times_base):
 
 
 @compiled
+def fits_beside_one(base_s, sequences_s, decoding, taken):
+    return (taken - STEP_STRETCH) * sequences_s < (STEP_STRETCH - 1.0) * base_s * decoding
+
+
+@compiled
 def batch_beside_light(engines, shape, row, now_s):
     """How many may run, all where no tenant has less than its part.
 
-    Who has how much is counted only where it could matter: beside one that has a single request.
+    Who has how much need not be counted where so many fit in beside one that has a single request
+    (`fits_beside_one`).
     """
     replica = engines.replicas[row]
     mean_tokens = replica.kv / replica.decoding if replica.decoding else 0.0
     sequence_s = shape.decode_s + shape.kv_s * mean_tokens
-    fewest = _batch_beside(shape, sequence_s, 1.0)
-    if replica.taken < fewest:
-        return shape.slots
     light, tenants = lightest(engines, row)
     if light:
         replica.light_alone = max(1.0, light / STRETCH)
@@ -59,28 +60,34 @@ def _batch_beside(shape, sequence_s, alone):
 @compiled
 def lightest(engines, row):
     """What the tenant has that has least, 0 where it has its part; and how many tenants there are."""
-    replica, places, held = engines.replicas[row], engines.slots[row], engines.held
-    held[:] = 0
-    for place in range(replica.heap):
-        _take(held, places[places[place].heap_slot])
-    for place in range(replica.behind):
-        _take(held, places[places[place].behind])
-    least, tenants, furthest = 0, 0, 0
-    most_for_part = 0.0
+    replica, places, tenants_of = engines.replicas[row], engines.slots[row], engines.tenants
     for tier in range(TIERS):
-        total, most = 0, 0
-        for count in held[tier]:
-            if count:
-                tenants += 1
-                total += count
-                most = max(most, count)
-                least = count if least == 0 else min(least, count)
+        for tenant in range(tenants_of.shape[1]):
+            tenants_of[tier, tenant].held = 0
+    for place in range(replica.heap):
+        _take(tenants_of, places[places[place].heap_slot])
+    for place in range(replica.behind):
+        _take(tenants_of, places[places[place].behind])
+    least, least_weight, tenants = 0, 1.0, 0
+    furthest, furthest_weight, most_for_part = 0, 1.0, 0.0
+    for tier in range(TIERS):
+        total, most, most_weight = 0, 0, 1.0
+        for tenant in range(tenants_of.shape[1]):
+            count, weight = tenants_of[tier, tenant].held, tenants_of[tier, tenant].weight
+            if count == 0:
+                continue
+            tenants += 1
+            total += count
+            if count * most_weight > most * weight:
+                most, most_weight = count, weight
+            if least == 0 or count * least_weight < least * weight:
+                least, least_weight = count, weight
         if total and total / GUARANTEES[tier] >= most_for_part:
-            most_for_part, furthest = total / GUARANTEES[tier], most
-    is_light = replica.heap + replica.behind >= 3 and furthest - 1 >= least + 1
-    return (least if is_light else 0), tenants
+            most_for_part, furthest, furthest_weight = total / GUARANTEES[tier], most, most_weight
+    could_give = (furthest - 1) / furthest_weight >= (least + 1) / least_weight
+    return (least if could_give and replica.heap + replica.behind >= 3 else 0), tenants
 
 
 @compiled
-def _take(held, request):
-    held[request.tier, request.tenant] += 1
+def _take(tenants_of, request):
+    tenants_of[request.tier, request.tenant].held += 1

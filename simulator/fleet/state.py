@@ -26,7 +26,7 @@ _OVERFULL = 2
 # Requests that wait for a turn, and clients that wait for their retry, at most.
 _WAITING = 1 << 16
 # Places in the clock.
-NOW, ARRIVAL, PUBLISHING, ENDS_PER_S, ASKED, LATE, IS_SHARING = range(7)
+NOW, ARRIVAL, PUBLISHING, ENDS_PER_S, ASKED, LATE, IS_SHARING, IS_TRACED, COUNTED_FROM = range(9)
 
 
 def _record(whole: str, real: str = "") -> np.dtype[Any]:
@@ -51,6 +51,7 @@ SLOT = _record(
 )
 # What a router has in flight on a replica, and what it had when it last told the others.
 VIEW = _record("tokens slots told_tokens told_slots")
+HOLDER = _record("held", "weight")
 LANE = _record("head tail waiting", "turn weight")
 ENTRY = _record("next free prompt output attempt", "at_s first_s")
 RETRY = _record("tier tenant prompt output attempt", "at_s")
@@ -64,8 +65,6 @@ class Shape(NamedTuple):
     """Of all replicas of a cell, in seconds. `is_prefilled` ones decode what others have prefilled.
 
     `depth` is how many steps may be in flight: with 2, as on a GPU, a step is planned before another is over.
-    Where requests come `as_traced`, they do so at their own times, and not by chance. What arrives before
-    `counted_from_s` is in no figure.
     """
 
     base_s: float
@@ -83,14 +82,12 @@ class Shape(NamedTuple):
     publish_s: float
     is_prefilled: bool
     depth: int
-    as_traced: bool
-    counted_from_s: float
 
 
 class Engines(NamedTuple):
     """`next_s` is when the run of alike steps under way ends, inf for none; `told` sums over routers.
 
-    `held` is room to count what tenants have, by tier.
+    `tenants` are by tier: their weights, and room to count what they have.
     """
 
     replicas: Array
@@ -99,7 +96,7 @@ class Engines(NamedTuple):
     views: Array
     told: Array
     is_up: Array  # routers
-    held: Array
+    tenants: Array
 
 
 class Queue(NamedTuple):
@@ -173,9 +170,10 @@ def new_cell(
     entries["free"] = np.arange(_WAITING)
     counts = np.array([_WAITING, 0, 0, 0, 0], np.int64)
     views, told = _rows((routers, most), VIEW), _rows(most, VIEW)
-    is_up, held = np.ones(routers, np.int64), np.zeros((TIERS, tenants), np.int64)
+    is_up, holders = np.ones(routers, np.int64), _rows((TIERS, tenants), HOLDER)
+    holders["weight"] = 1.0
     return Cell(
-        Engines(rows, np.full(most, np.inf), slots, views, told, is_up, held),
+        Engines(rows, np.full(most, np.inf), slots, views, told, is_up, holders),
         Queue(lanes, tiers, entries, _rows(_WAITING, RETRY), counts),
         Stats(
             _rows((periods, TIERS), PERIOD),
@@ -183,6 +181,6 @@ def new_cell(
             np.zeros((2, TIERS, BINS), np.int64),
         ),
         lengths,
-        np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
+        np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]),
         np.array([1 + seed % 2147483562, 1 + (seed * 48271 + 11) % 2147483398], np.int64),
     )

@@ -1,7 +1,8 @@
 """A replica's steps, compiled: the rules of the engine's scheduler as `simulator/engine.py` plays them.
 
 Prompts by rank under the budget that decoding requests leave, runs of alike steps as one event, plans made a
-step ahead where steps overlap. Left out: preemption (admission reserves the cache), pausing and the prefix cache.
+step ahead where steps overlap. Left out: preemption (admission reserves the cache), pausing and the prefix
+cache.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import math
 
 from simulator.fleet.compiling import compiled
-from simulator.fleet.light import batch_beside_light, batch_within, tokens_in
-from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, DRAINING, ENDS_PER_S, FIRST_BIN_S
+from simulator.fleet.light import batch_beside_light, batch_within, fits_beside_one, tokens_in
+from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, COUNTED_FROM, DRAINING, ENDS_PER_S, FIRST_BIN_S
 
 # As in python_backend/engine/scheduling/budget.py; the tests hold both against each other.
 SHARE, LEAST_SHARE, FEWEST_TOKENS, LEAST_STEP_TOKENS = 0.9, 0.25, 16, 64
@@ -172,7 +173,9 @@ def _plan(engines, shape, row, now_s):
     replica, places = engines.replicas[row], engines.slots[row]
     decoding = replica.decoding
     batch, budget = limits(shape, _target_s(replica, shape), decoding, replica.kv)
-    batch = min(batch, batch_beside_light(engines, shape, row, now_s))
+    sequences_s = shape.decode_s * decoding + shape.kv_s * replica.kv
+    if not fits_beside_one(shape.base_s, sequences_s, decoding, replica.taken):
+        batch = min(batch, batch_beside_light(engines, shape, row, now_s))
     replica.announced = batch
     left, kv = max(budget - decoding, 0), 0
     whole = left
@@ -195,7 +198,7 @@ def begin(engines, shape, row, now_s):
         _merge_arrived(engines, row, 1)
     replica.awaited = 0
     prefill, kv = 0, 0
-    if replica.behind or replica.announced < shape.slots:
+    if replica.behind or replica.light_until_s > 0.0:
         prefill, kv = _plan(engines, shape, row, now_s)
     if replica.arrived:
         _merge_arrived(engines, row, replica.arrived)
@@ -238,14 +241,13 @@ def _end(cell, shape, row, slot, now_s, period):
     replica.kv -= request.prompt + request.output - 1
     forget(engines, row, slot)
     cell.clock[ENDS_PER_S] += 1.0
-    _count(cell.stats, shape, request, now_s, period)
+    if request.at_s >= cell.clock[COUNTED_FROM]:
+        _count(cell.stats, shape, request, now_s, period)
     free_slot(engines, row, slot)
 
 
 @compiled
 def _count(stats, shape, request, now_s, period):
-    if request.at_s < shape.counted_from_s:
-        return
     tier, output = request.tier, request.output
     first_s = request.first_s - request.at_s
     between_s = (now_s + shape.overhead_s - request.first_s) / (output - 1) if output > 1 else 0.0

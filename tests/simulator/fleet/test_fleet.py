@@ -139,6 +139,18 @@ def test_it_agrees_with_the_detailed_simulator(per_s: float) -> None:
         assert played.percentile(1, tier, 0.5) == pytest.approx(seen.inter_token_p50_s, rel=0.15)
 
 
+def test_requests_of_a_trace_come_when_they_came_and_figures_begin_when_they_are_to() -> None:
+    drawn = lengths(40)
+    drawn["at_s"] = np.linspace(0.0, 19.5, 40)
+    plan = FleetPlan(SHAPE, OBJECTIVES, drawn, [2.0] * 8, 2, is_traced=True, counted_from_s=10.0)
+    played = play_fleet(plan)
+    assert played.periods["offered"].sum(axis=1).tolist() == [0, 0, 10, 10, 0, 0, 0, 0]
+    assert played.times[0].sum() + played.periods["refused"].sum() == 20
+    assert (play_fleet(replace(plan, seed=5)).times == played.times).all()
+    with pytest.raises(ValueError, match="one cell"):
+        play_fleet(replace(plan, zones=2))
+
+
 def test_the_same_seed_plays_the_same() -> None:
     first, second = (play_cell(cell([8.0, 8.0])) for _ in range(2))
     assert (first.periods == second.periods).all()
