@@ -2,10 +2,11 @@
 
 Half of a trace teaches: the engines learn what their steps cost while it is sent, and requests that come
 alone tell what a request takes beside them. The other half is then sent at several loads, at random moments,
-and held against the forecast for just that, by what the steps of each run took. Goodput, the medians of the first token and of the time between
-tokens are to be within a tenth of it, their 95th percentiles within 15 %. --real-model has the default model
-answer on the processors; without it engines take the time that a cost says, and only what is around them is
-tried. --replay foretells what was kept of an earlier run, and measures nothing.
+and held against the forecast for just that, by what the steps of each run took. Goodput, the medians of the
+first token and of the time between tokens are to be within a tenth of it, their 95th percentiles within 15 %.
+--real-model has the default model answer on the processors; without it engines take the time that a cost
+says, and only what is around them is tried. --replay foretells what was kept of an earlier run, and measures
+nothing.
 """
 
 from __future__ import annotations

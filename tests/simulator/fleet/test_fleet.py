@@ -141,7 +141,7 @@ def test_it_agrees_with_the_detailed_simulator(per_s: float) -> None:
 
 def test_requests_of_a_trace_come_when_they_came_and_figures_begin_when_they_are_to() -> None:
     drawn = lengths(40)
-    drawn["at_s"] = np.linspace(0.0, 19.5, 40)
+    drawn["at_s"] = 0.25 + 0.5 * np.arange(40)
     plan = FleetPlan(SHAPE, OBJECTIVES, drawn, [2.0] * 8, 2, is_traced=True, counted_from_s=10.0)
     played = play_fleet(plan)
     assert played.periods["offered"].sum(axis=1).tolist() == [0, 0, 10, 10, 0, 0, 0, 0]
