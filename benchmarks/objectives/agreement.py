@@ -1,25 +1,28 @@
 """What both simulators foretell of the runs of a session, beside what came.
 
 The detailed one plays the whole session: what was sent before a run has taught the router's forecasts there,
-too, and its engine believes of its steps what the real one had learned. The fleet simulator is told the rate
-of a run and its lengths. Neither is told what became of a run: what steps take is known by others.
+too, and its engine believes of its steps what the real one had learned. The fleet simulator plays
+one run after the other. Neither is told what became of a run but for what its steps took, where the caller
+wants that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.objectives.judging import Objectives, is_good
-from benchmarks.objectives.session import Part, SentRun, Session, overhead_s, trace_of
-from benchmarks.objectives.step_fit import step_cost
+from benchmarks.objectives.session import GRACE_S, Part, SentRun, Session, overhead_s, trace_of
+from benchmarks.objectives.step_times import StepTimes
 from loadtest.percentiles import percentile
 from loadtest.results import RequestResult
 from loadtest.traces import Trace
+from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import tier_named
 from simulator.engine import EngineShape
 from simulator.fleet.cell import PERIOD_S
@@ -39,7 +42,6 @@ GOALS = {
 }
 OVERLOAD_GOALS = {"good_per_s": 0.1}
 FIRST, BETWEEN = 0, 1
-FORETOLD_S = 3600.0
 _REFUSED, _OK = 503, 200
 
 
@@ -75,41 +77,52 @@ class Compared:
         return all(error <= self.goals.get(name, error) for name, error in self.errors().items())
 
 
-def compare(session: Session) -> Iterator[Compared]:
+TimesOf = Callable[[Session, SentRun], StepTimes]
+
+
+def compare(session: Session, times_of: TimesOf) -> Iterator[Compared]:
     """Of overloads, where most are refused, the goodput has a goal; and the fleet simulator has no pauses."""
     for part, goals in ((Part.OVERLOAD, OVERLOAD_GOALS), (Part.LOADS, GOALS)):
-        for run, foretold in by_detailed(session, part):
+        for run, foretold in by_detailed(session, part, times_of):
             per_s, measured = offered_per_s(run), seen_in(run, session.objectives)
             late_s = percentile(sorted(each.sent_s for each in run.results), 0.95)
             said = seen_in(foretold, session.objectives)
             yield Compared(run.name, "detailed", per_s, measured, said, goals, late_s)
             if part is Part.LOADS:
-                fleet = by_fleet(session, run, per_s)
+                fleet = by_fleet(session, run, per_s, times_of(session, run).taken)
                 yield Compared(run.name, "fleet", per_s, measured, fleet, goals, late_s)
 
 
-def by_detailed(session: Session, part: Part) -> Iterator[tuple[SentRun, SentRun]]:
+def by_detailed(session: Session, part: Part, times_of: TimesOf) -> Iterator[tuple[SentRun, SentRun]]:
     """The runs of a part, each with what the simulator makes of its requests."""
-    engine, cost = session.engine, step_cost(session, part)
+    played_with: dict[StepTimes, list[SimulatedRequest]] = {}
+    first = 0
+    for run in session.runs:
+        last = first + len(run.results)
+        if run.part is part:
+            times = times_of(session, run)
+            if times not in played_with:
+                played_with[times] = _played(session, times)
+            mine = played_with[times][first:last]
+            yield run, replace(run, results=[as_result(each, run.began_s) for each in mine])
+        first = last
+
+
+def _played(session: Session, times: StepTimes) -> list[SimulatedRequest]:
+    """All that was sent, in its order."""
+    engine = session.engine
     shape = EngineShape(
-        cost,
+        times.taken,
         engine.places,
         engine.step_tokens,
         engine.kv_tokens,
         engine.block_tokens,
         depth=engine.depth,
-        believed_cost=session.cost,
+        believed_cost=times.believed,
     )
     objectives = {tier_named(tier): each for tier, each in session.objectives.items()}
-    around_s = overhead_s(session, cost)
-    scenario = Scenario(shape, session.servers, objectives=objectives, overhead_s=around_s)
-    played = sorted(simulate(trace_of(session), scenario).requests, key=lambda each: each.number)
-    first = 0
-    for run in session.runs:
-        mine = played[first : first + len(run.results)]
-        first += len(run.results)
-        if run.part is part:
-            yield run, replace(run, results=[as_result(each, run.began_s) for each in mine])
+    scenario = Scenario(shape, session.servers, objectives=objectives, overhead_s=overhead_s(session))
+    return sorted(simulate(trace_of(session), scenario).requests, key=lambda each: each.number)
 
 
 def as_result(request: SimulatedRequest, began_s: float) -> RequestResult:
@@ -134,16 +147,18 @@ def as_result(request: SimulatedRequest, began_s: float) -> RequestResult:
     return result
 
 
-def by_fleet(session: Session, run: SentRun, per_s: float) -> Seen:
-    engine, cost, trace = session.engine, step_cost(session, run.part), Trace("run", tuple(run.requests))
+def by_fleet(session: Session, run: SentRun, per_s: float, cost: StepCost) -> Seen:
+    engine, trace = session.engine, Trace("run", tuple(run.requests))
     plan = FleetPlan(
-        ReplicaShape(cost, engine.places, engine.step_tokens, engine.kv_tokens),
+        ReplicaShape(cost, engine.places, engine.step_tokens, engine.kv_tokens, depth=engine.depth),
         {tier_named(tier): each for tier, each in session.objectives.items()},
         lengths_of(trace),
-        [per_s] * int(FORETOLD_S / PERIOD_S),
+        [per_s] * ceil((run.window_s[1] + GRACE_S) / PERIOD_S),
         session.servers,
         routers=1,
-        overhead_s=overhead_s(session, cost),
+        overhead_s=overhead_s(session),
+        is_traced=True,
+        counted_from_s=run.window_s[0],
     )
     played = play_fleet(plan)
     shares = [of_times(played, times, share) for times in (FIRST, BETWEEN) for share in (0.5, 0.95)]

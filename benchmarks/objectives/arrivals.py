@@ -28,6 +28,19 @@ def in_tiers(trace: Trace) -> Trace:
     return trace.with_tiers(lambda each: tiers[each.tenant])
 
 
+def shorter(trace: Trace, times: int) -> Trace:
+    """Prompts and answers, each of a token at least."""
+    requests = (
+        replace(
+            each,
+            prompt_tokens=max(1, each.prompt_tokens // times),
+            output_tokens=max(1, each.output_tokens // times),
+        )
+        for each in trace.requests
+    )
+    return replace(trace, requests=tuple(requests))
+
+
 def at_rate(trace: Trace, per_s: float, seconds: float) -> Trace:
     """So many requests a second, with the mixture of the whole trace however long that would have taken.
 

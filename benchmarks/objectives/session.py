@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -17,13 +18,12 @@ import msgspec
 from benchmarks.objectives.arrivals import at_rate, capacity_per_s
 from benchmarks.objectives.prediction import Engine
 from benchmarks.objectives.serving import Served
-from loadtest.percentiles import percentile
 from loadtest.replay.clients import send_from
 from loadtest.replay.plan import plan_of
 from loadtest.replay.sender import Target
 from loadtest.results import RequestResult
 from loadtest.traces import Trace, TracedRequest
-from python_backend.costs.step_cost import StepCost, StepShape
+from python_backend.costs.step_cost import StepCost
 from router.core.objective import Objective
 
 # After the last arrival and the longest objective: long answers take a while, and are waited for.
@@ -32,6 +32,7 @@ GRACE_S = 60.0
 TOLD_WITHIN_S = 2.0
 _SAMPLE_EVERY_S = 0.5
 _SAMPLED = re.compile(r"^((?:inflight_engine_|nv_trt_llm_)\w+(?<!_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)
+_FIRST_TOKENS = "inflight_engine_time_to_first_token_seconds"
 # Requests that come alone tell what a request takes beside its own step.
 ALONE, ALONE_TOKENS = "alone", 64
 _ALONE_EVERY_S, _ALONE = 0.5, 15
@@ -84,6 +85,11 @@ class Session:
     def capacity_per_s(self, trace: Trace, cost: StepCost) -> float:
         """Of all servers together, in requests of this mixture."""
         return self.servers * capacity_per_s(trace.requests, cost, self.engine.places, self.engine.kv_tokens)
+
+    def samples_of(self, run: SentRun) -> list[dict[str, float]]:
+        """From when it began until the next did."""
+        over_s = min((each.began_s for each in self.runs if each.began_s > run.began_s), default=inf)
+        return [each for each in self.samples if run.began_s <= each["at_s"] < over_s]
 
 
 def keep(path: Path, session: Session) -> None:
@@ -168,12 +174,24 @@ def slim(result: RequestResult) -> RequestResult:
     return replace(result, gaps_s=[] if between_s is None else [between_s], text="", request_id="")
 
 
-def overhead_s(session: Session, cost: StepCost) -> float:
-    """Of requests that came alone, all but the step that computed their prompts; nothing without any."""
-    alone = [each for run in session.runs if run.name == ALONE for each in run.results]
-    firsts = sorted(each.first_token_s for each in alone if each.first_token_s is not None)
-    step_s = cost.step_ms(StepShape(ALONE_TOKENS, 0, 0)) / 1000
-    return max(0.0, percentile(firsts, 0.5) - step_s) if firsts else 0.0
+def counted(session: Session, run: SentRun, family: str) -> float:
+    """By how much a counter of all engines rose; what a run asked for is over when the next one begins."""
+    samples = session.samples_of(run)
+    first, last = (
+        sum(value for name, value in sample.items() if name.startswith(family))
+        for sample in (samples[0], samples[-1])
+    )
+    return last - first
+
+
+def overhead_s(session: Session) -> float:
+    """What requests that came alone took beside their time in the engine; nothing without any."""
+    for run in session.runs:
+        firsts = [each.first_token_s for each in run.results if each.first_token_s is not None]
+        if run.name == ALONE and firsts and session.samples:
+            sum_s, count = (counted(session, run, f"{_FIRST_TOKENS}_{each}") for each in ("sum", "count"))
+            return max(0.0, sum(firsts) / len(firsts) - sum_s / count)
+    return 0.0
 
 
 def trace_of(session: Session) -> Trace:

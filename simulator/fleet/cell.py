@@ -10,23 +10,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from python_backend.sharing.asks import LIGHT_WEIGHT, light_bounds
 from python_backend.wire.tiers import Tier
 from router.admission.judge import DispatchSettings
 from router.core.objective import PATIENCE_S
 from simulator.fleet import failures
 from simulator.fleet.failures import Failure, Kind
-from simulator.fleet.play import advance
+from simulator.fleet.play import advance, price_s
 from simulator.fleet.releases import Release, RollingRelease
 from simulator.fleet.scalers import Observed, Scaler
 from simulator.fleet.state import (
     ASKED,
     CLOSED,
+    COUNTED_FROM,
     DRAINING,
     ENDS_PER_S,
+    IS_TRACED,
     LATE,
     OPEN,
     RETRIES,
     STARTING,
+    TIERS,
     WAITING,
     Array,
     ReplicaShape,
@@ -60,6 +64,8 @@ class CellPlan:
     hosts: int = 8
     retries: int = 0
     overhead_s: float = 0.015
+    is_traced: bool = False
+    counted_from_s: float = 0.0
     failures: tuple[Failure, ...] = ()
     release: Release | None = None
     unit: float = 1.0
@@ -104,7 +110,21 @@ def compiled_shape(plan: CellPlan) -> Shape:
         plan.retries,
         _REDIS_S,
         plan.shape.is_prefilled,
+        plan.shape.depth,
     )
+
+
+def weights_of(plan: CellPlan, shape: Shape) -> Array:
+    """By tier and tenant: who asks for little has more for it, as routers tell engines."""
+    lengths, price = plan.lengths, getattr(price_s, "py_func", price_s)  # of all at once
+    tenants = int(lengths["tenant"].max()) + 1
+    lanes = lengths["tier"] * tenants + lengths["tenant"]
+    work_s = price(shape, lengths["prompt"], lengths["output"])
+    asked_s: Array = np.bincount(lanes, work_s, TIERS * tenants).reshape(TIERS, tenants)
+    asked_s *= max(plan.rates, default=0.0) / len(lengths) / max(plan.replicas, 1)
+    rates = {(tier, str(tenant)): float(rate) for (tier, tenant), rate in np.ndenumerate(asked_s)}
+    bounds: Array = np.array(light_bounds(rates, dict.fromkeys(rates, 1.0)))
+    return np.where(asked_s <= bounds[:, None], LIGHT_WEIGHT, 1.0)
 
 
 def play_cell(plan: CellPlan) -> CellPlayed:
@@ -119,6 +139,8 @@ class _Play:
         self._cell = new_cell(
             self._shape, plan.lengths, plan.replicas, most, plan.routers, len(plan.rates), plan.seed
         )
+        self._cell.engines.tenants["weight"] = weights_of(plan, self._shape)
+        self._cell.clock[IS_TRACED], self._cell.clock[COUNTED_FROM] = plan.is_traced, plan.counted_from_s
         self._wanted = plan.replicas
         self._due: list[tuple[float, int, str, object]] = []  # what happens at which time, in order
         self._order = 0

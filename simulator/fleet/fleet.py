@@ -30,7 +30,11 @@ CELL_REPLICAS = 64
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """`rates` are requests a second of the whole fleet, by period of `PERIOD_S`."""
+    """`rates` are requests a second of the whole fleet, by period of `PERIOD_S`.
+
+    Where `is_traced`, requests come each at its own time and not by chance; there is one cell then, and rates
+    tell how long it is played. Figures are of what arrives from `counted_from_s` on.
+    """
 
     shape: ReplicaShape
     objectives: Mapping[Tier, Objective]
@@ -43,6 +47,8 @@ class FleetPlan:
     hosts: int = 8
     retries: int = 0
     overhead_s: float = 0.015
+    is_traced: bool = False
+    counted_from_s: float = 0.0
     failures: tuple[Failure, ...] = ()
     release: Release | None = None
     seed: int = 0
@@ -98,6 +104,8 @@ def cell_count(plan: FleetPlan) -> int:
 def cell_plans(plan: FleetPlan, scalers: Sequence[Scaler] = ()) -> list[CellPlan]:
     """Replicas and requests are spread evenly; a zone that is lost leaves its requests to the others."""
     count = cell_count(plan)
+    if plan.is_traced and count > 1:
+        raise ValueError(f"requests as they were traced go to one cell, and there are {count}")
     weights = zone_rates(plan.zones, plan.failures, plan.rates, plan.start_s)
     most = max(plan.most or 0, plan.replicas)
     per_zone = count // plan.zones
@@ -115,6 +123,8 @@ def cell_plans(plan: FleetPlan, scalers: Sequence[Scaler] = ()) -> list[CellPlan
             hosts=plan.hosts,
             retries=plan.retries,
             overhead_s=plan.overhead_s,
+            is_traced=plan.is_traced,
+            counted_from_s=plan.counted_from_s,
             failures=tuple(
                 replace(each, at_s=float(each.at_s))
                 for each in plan.failures

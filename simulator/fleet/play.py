@@ -10,8 +10,11 @@ from simulator.fleet.compiling import compiled
 from simulator.fleet.state import (
     ARRIVAL,
     ASKED,
+    COUNTED_FROM,
+    DRAWN,
     ENDS_PER_S,
     IS_SHARING,
+    IS_TRACED,
     LATE,
     NOW,
     OPEN,
@@ -155,7 +158,7 @@ def arrive(cell, shape, tier, tenant, request, period):
     queue, engines, counted = cell.queue, cell.engines, cell.stats.periods[period, tier]
     number = queue.counts[REQUESTS]
     queue.counts[REQUESTS] += 1
-    if attempt == 0:
+    if attempt == 0 and at_s >= cell.clock[COUNTED_FROM]:
         counted.offered += 1
         cell.stats.tenants[tenant].offered += 1
     work_s = price_s(shape, prompt, output)
@@ -233,9 +236,19 @@ def _fade(clock, now_s):
 
 
 @compiled
+def next_arrival_s(cell, now_s, rate):
+    if cell.clock[IS_TRACED] > 0:
+        drawn = cell.queue.counts[DRAWN]
+        return cell.lengths[drawn].at_s if drawn < len(cell.lengths) else math.inf
+    return now_s - math.log(chance(cell)) / rate if rate > 0 else math.inf
+
+
+@compiled
 def draw(cell, shape, now_s, period):
     """A new request."""
-    new = cell.lengths[int(chance(cell) * len(cell.lengths))]
+    number = cell.queue.counts[DRAWN] if cell.clock[IS_TRACED] > 0 else int(chance(cell) * len(cell.lengths))
+    cell.queue.counts[DRAWN] += 1
+    new = cell.lengths[number]
     arrive(cell, shape, new.tier, new.tenant, (now_s, -1.0, new.prompt, new.output, 0), period)
 
 
@@ -243,7 +256,7 @@ def draw(cell, shape, now_s, period):
 def advance(cell, shape, until_s, rate, period):
     """Until `until_s`, with `rate` new requests a second."""
     engines, queue, clock = cell.engines, cell.queue, cell.clock
-    clock[ARRIVAL] = clock[NOW] - math.log(chance(cell)) / rate if rate > 0 else math.inf
+    clock[ARRIVAL] = next_arrival_s(cell, clock[NOW], rate)
     while True:
         row = np.argmin(engines.next_s)
         retry_s = queue.retries[0].at_s if queue.counts[RETRIES] else math.inf
@@ -260,8 +273,8 @@ def advance(cell, shape, until_s, rate, period):
                 publish(engines)
             hand_on(cell, shape, now_s, period)
         elif now_s == clock[ARRIVAL]:
-            clock[ARRIVAL] = now_s - math.log(chance(cell)) / rate
             draw(cell, shape, now_s, period)
+            clock[ARRIVAL] = next_arrival_s(cell, now_s, rate)
         else:
             back = queue.retries[pop_retry(queue)]
             again = (now_s, -1.0, back.prompt, back.output, back.attempt)

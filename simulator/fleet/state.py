@@ -26,7 +26,7 @@ _OVERFULL = 2
 # Requests that wait for a turn, and clients that wait for their retry, at most.
 _WAITING = 1 << 16
 # Places in the clock.
-NOW, ARRIVAL, PUBLISHING, ENDS_PER_S, ASKED, LATE, IS_SHARING = range(7)
+NOW, ARRIVAL, PUBLISHING, ENDS_PER_S, ASKED, LATE, IS_SHARING, IS_TRACED, COUNTED_FROM = range(9)
 
 
 def _record(whole: str, real: str = "") -> np.dtype[Any]:
@@ -37,11 +37,12 @@ def _record(whole: str, real: str = "") -> np.dtype[Any]:
 # `kv` is what those who decode read in a step, `held` the cache that is reserved, `announced` the batch that
 # keeps the inter-token objective, `lacking` prompt tokens still to compute. Those `behind` lack some of their
 # prompt; the last of them, `arrived`, came since the latest step was planned; the first of these is in the
-# next step where it is `awaited`.
+# next step where it is `awaited`. Until `light_until_s` a tenant has little, `light_alone` of what it would
+# have under way alone.
 REPLICA = _record(
     "phase run_steps run_prefill step decoding kv held taken announced lacking behind arrived awaited heap "
     "free begun interactive standard batch",
-    "began_s step_s growth_s busy_s",
+    "began_s step_s growth_s busy_s light_alone light_until_s",
 )
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
 # heap of ends, and the free slots.
@@ -50,17 +51,21 @@ SLOT = _record(
 )
 # What a router has in flight on a replica, and what it had when it last told the others.
 VIEW = _record("tokens slots told_tokens told_slots")
+HOLDER = _record("held", "weight")
 LANE = _record("head tail waiting", "turn weight")
 ENTRY = _record("next free prompt output attempt", "at_s first_s")
 RETRY = _record("tier tenant prompt output attempt", "at_s")
-LENGTHS = _record("prompt output tier tenant")
+LENGTHS = _record("prompt output tier tenant", "at_s")
 PERIOD = _record("offered good refused failed late slow tokens", "work_s")
 TENANT = _record("offered good")
-FREE, WAITING, REQUESTS, RETRIES = range(4)  # places in the counts of a queue
+FREE, WAITING, REQUESTS, RETRIES, DRAWN = range(5)  # places in the counts of a queue
 
 
 class Shape(NamedTuple):
-    """Of all replicas of a cell, in seconds. `is_prefilled` ones decode what others have prefilled."""
+    """Of all replicas of a cell, in seconds. `is_prefilled` ones decode what others have prefilled.
+
+    `depth` is how many steps may be in flight: with 2, as on a GPU, a step is planned before another is over.
+    """
 
     base_s: float
     prefill_s: float
@@ -76,10 +81,14 @@ class Shape(NamedTuple):
     retries: int
     publish_s: float
     is_prefilled: bool
+    depth: int
 
 
 class Engines(NamedTuple):
-    """`next_s` is when the run of alike steps under way ends, inf for none; `told` sums over routers."""
+    """`next_s` is when the run of alike steps under way ends, inf for none; `told` sums over routers.
+
+    `tenants` are by tier: their weights, and room to count what they have.
+    """
 
     replicas: Array
     next_s: Array
@@ -87,6 +96,7 @@ class Engines(NamedTuple):
     views: Array
     told: Array
     is_up: Array  # routers
+    tenants: Array
 
 
 class Queue(NamedTuple):
@@ -125,6 +135,7 @@ class ReplicaShape:
     step_tokens: int
     kv_tokens: int
     is_prefilled: bool = False
+    depth: int = 2
 
 
 def _rows(size: int | tuple[int, int], dtype: np.dtype[Any]) -> Array:
@@ -132,9 +143,10 @@ def _rows(size: int | tuple[int, int], dtype: np.dtype[Any]) -> Array:
     return np.zeros(size, dtype).view(np.recarray)
 
 
-def sample(prompt: Array, output: Array, tier: Array, tenant: Array) -> Array:
-    """Requests to draw from."""
+def sample(prompt: Array, output: Array, tier: Array, tenant: Array, at_s: Array | float = 0.0) -> Array:
+    """Requests to draw from, or to send one after the other."""
     made = _rows(len(prompt), LENGTHS)
+    made["at_s"] = at_s
     made["prompt"], made["output"], made["tier"], made["tenant"] = prompt, output, tier, tenant
     return made
 
@@ -156,10 +168,12 @@ def new_cell(
     tiers["weight"] = shape.weights
     entries = _rows(_WAITING, ENTRY)
     entries["free"] = np.arange(_WAITING)
-    counts = np.array([_WAITING, 0, 0, 0], np.int64)
-    views = _rows((routers, most), VIEW)
+    counts = np.array([_WAITING, 0, 0, 0, 0], np.int64)
+    views, told = _rows((routers, most), VIEW), _rows(most, VIEW)
+    is_up, holders = np.ones(routers, np.int64), _rows((TIERS, tenants), HOLDER)
+    holders["weight"] = 1.0
     return Cell(
-        Engines(rows, np.full(most, np.inf), slots, views, _rows(most, VIEW), np.ones(routers, np.int64)),
+        Engines(rows, np.full(most, np.inf), slots, views, told, is_up, holders),
         Queue(lanes, tiers, entries, _rows(_WAITING, RETRY), counts),
         Stats(
             _rows((periods, TIERS), PERIOD),
@@ -167,6 +181,6 @@ def new_cell(
             np.zeros((2, TIERS, BINS), np.int64),
         ),
         lengths,
-        np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]),
+        np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]),
         np.array([1 + seed % 2147483562, 1 + (seed * 48271 + 11) % 2147483398], np.int64),
     )

@@ -1,7 +1,8 @@
 """A replica's steps, compiled: the rules of the engine's scheduler as `simulator/engine.py` plays them.
 
 Prompts by rank under the budget that decoding requests leave, runs of alike steps as one event, plans made a
-step ahead. Left out: preemption (admission reserves the cache), pausing and the prefix cache.
+step ahead where steps overlap. Left out: preemption (admission reserves the cache), pausing and the prefix
+cache.
 """
 
 from __future__ import annotations
@@ -9,21 +10,15 @@ from __future__ import annotations
 import math
 
 from simulator.fleet.compiling import compiled
-from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, DRAINING, ENDS_PER_S, FIRST_BIN_S
+from simulator.fleet.light import batch_beside_light, batch_within, fits_beside_one, tokens_in
+from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, COUNTED_FROM, DRAINING, ENDS_PER_S, FIRST_BIN_S
 
 # As in python_backend/engine/scheduling/budget.py; the tests hold both against each other.
 SHARE, LEAST_SHARE, FEWEST_TOKENS, LEAST_STEP_TOKENS = 0.9, 0.25, 16, 64
-LEAST_BATCH_SHARE, LEAST_TIMES_BASE = 8, 4
+LEAST_TIMES_BASE = 4
 # A step is planned so long before the one that runs is over, or as soon as somebody comes who may join.
 AHEAD_S = 0.001
 _LOG_FACTOR = math.log(BIN_FACTOR)
-
-
-@compiled
-def tokens_in(time_s, token_s, most):
-    if time_s <= 0.0:
-        return 0
-    return most if time_s >= token_s * most else int(time_s / token_s)
 
 
 @compiled
@@ -37,9 +32,7 @@ def limits(shape, target_s, running, kv_tokens):
     if least_s > (1.0 - SHARE) * target_s:
         decoding_s = min(allowed_s, max(target_s - least_s, target_s / (1.0 + LEAST_SHARE)))
     sequence_s = shape.decode_s + shape.kv_s * (kv_tokens / running if running else 0.0)
-    fitting = tokens_in(decoding_s - shape.base_s, sequence_s, shape.slots)
-    least = tokens_in(LEAST_TIMES_BASE * shape.base_s, sequence_s, shape.slots)
-    batch = max(1, min(-(-shape.slots // LEAST_BATCH_SHARE), least), fitting)
+    batch = batch_within(shape, decoding_s, sequence_s, LEAST_TIMES_BASE)
     if not running:
         return batch, shape.step_tokens
     decode_s = shape.base_s + shape.decode_s * running + shape.kv_s * kv_tokens
@@ -175,11 +168,14 @@ def _target_s(replica, shape):
 
 
 @compiled
-def _plan(engines, shape, row):
+def _plan(engines, shape, row, now_s):
     """Prompt tokens of the next step, and what they read."""
     replica, places = engines.replicas[row], engines.slots[row]
     decoding = replica.decoding
     batch, budget = limits(shape, _target_s(replica, shape), decoding, replica.kv)
+    sequences_s = shape.decode_s * decoding + shape.kv_s * replica.kv
+    if not fits_beside_one(shape.base_s, sequences_s, decoding, replica.taken):
+        batch = min(batch, batch_beside_light(engines, shape, row, now_s))
     replica.announced = batch
     left, kv = max(budget - decoding, 0), 0
     whole = left
@@ -196,20 +192,23 @@ def _plan(engines, shape, row):
 def begin(engines, shape, row, now_s):
     """Plans the next run as of what was known shortly before it; none without requests."""
     replica = engines.replicas[row]
-    if engines.next_s[row] == math.inf:
+    if engines.next_s[row] == math.inf or shape.depth == 1:
         _merge_arrived(engines, row, replica.arrived)
     elif replica.awaited:
         _merge_arrived(engines, row, 1)
     replica.awaited = 0
-    prefill, kv = _plan(engines, shape, row) if replica.behind else (0, 0)
+    prefill, kv = 0, 0
+    if replica.behind or replica.light_until_s > 0.0:
+        prefill, kv = _plan(engines, shape, row, now_s)
     if replica.arrived:
         _merge_arrived(engines, row, replica.arrived)
         if prefill == 0 and replica.decoding == 0:
-            prefill, kv = _plan(engines, shape, row)
+            prefill, kv = _plan(engines, shape, row, now_s)
     decoding = replica.decoding
     if prefill == 0 and decoding == 0:
         engines.next_s[row] = math.inf
         replica.run_steps = 0
+        replica.light_until_s = 0.0
         return
     steps = 1 if replica.behind else max(engines.slots[row, 0].heap_step - replica.step, 1)
     replica.run_prefill, replica.run_steps, replica.began_s = prefill, steps, now_s
@@ -242,7 +241,8 @@ def _end(cell, shape, row, slot, now_s, period):
     replica.kv -= request.prompt + request.output - 1
     forget(engines, row, slot)
     cell.clock[ENDS_PER_S] += 1.0
-    _count(cell.stats, shape, request, now_s, period)
+    if request.at_s >= cell.clock[COUNTED_FROM]:
+        _count(cell.stats, shape, request, now_s, period)
     free_slot(engines, row, slot)
 
 

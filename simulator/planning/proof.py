@@ -46,6 +46,7 @@ def lengths_of(trace: Trace) -> Array:
         np.array([each.output_tokens for each in trace.requests]),
         np.array([_TIERS.get(each.tier or "", int(Tier.STANDARD)) for each in trace.requests]),
         np.array([tenants[each.tenant] for each in trace.requests]),
+        np.array([each.at_s for each in trace.requests]),
     )
 
 

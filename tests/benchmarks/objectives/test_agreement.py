@@ -12,6 +12,7 @@ from benchmarks.objectives.agreement import FIRST, GOALS, Compared, Seen, by_det
 from benchmarks.objectives.arena import COST, ENGINE, FIRST_TOKEN_S, INTER_TOKEN_S, objectives_of
 from benchmarks.objectives.arrivals import at_rate, in_tiers
 from benchmarks.objectives.session import Part, SentRun, Session, keep, read
+from benchmarks.objectives.step_times import by_other_runs
 from loadtest.results import RequestResult
 from loadtest.traces import synthetic_trace
 from simulator.fleet.fleet import FleetPlayed
@@ -61,14 +62,14 @@ def test_errors_are_relative_to_what_was_measured_and_only_those_with_a_goal_can
 def test_what_was_sent_before_a_run_has_taught_the_router_of_the_forecast() -> None:
     alone = session_of((Part.OVERLOAD, 75.0))
     after = session_of((Part.TEACHING, 5.0), (Part.OVERLOAD, 75.0))
-    ((_, cold),) = by_detailed(alone, Part.OVERLOAD)
-    ((_, warm),) = by_detailed(after, Part.OVERLOAD)
+    ((_, cold),) = by_detailed(alone, Part.OVERLOAD, by_other_runs)
+    ((_, warm),) = by_detailed(after, Part.OVERLOAD, by_other_runs)
     assert [each.at_s for each in warm.results] == pytest.approx([each.at_s for each in cold.results])
     assert [each.status for each in warm.results] != [each.status for each in cold.results]
 
 
 def test_every_simulated_request_is_answered_whole_or_refused_with_a_time_to_come_back() -> None:
-    ((_, run),) = by_detailed(session_of((Part.OVERLOAD, 40.0)), Part.OVERLOAD)
+    ((_, run),) = by_detailed(session_of((Part.OVERLOAD, 40.0)), Part.OVERLOAD, by_other_runs)
     assert all(each.is_answered != each.is_refused for each in run.results)
     assert any(each.is_refused for each in run.results)
 
@@ -78,6 +79,6 @@ def test_a_session_is_foretold_from_its_file_alone(tmp_path: Path) -> None:
     keep(tmp_path / "session.json", session)
     again = read(tmp_path / "session.json")
     assert again == session
-    ((_, said),) = by_detailed(again, Part.LOADS)
-    ((_, was),) = by_detailed(session, Part.LOADS)
+    ((_, said),) = by_detailed(again, Part.LOADS, by_other_runs)
+    ((_, was),) = by_detailed(session, Part.LOADS, by_other_runs)
     assert seen_in(said, session.objectives) == seen_in(was, session.objectives)

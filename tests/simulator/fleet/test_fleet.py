@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from loadtest.traces import Shape, Trace, TracedRequest, synthetic_trace
 from python_backend.costs.step_cost import StepCost
 from python_backend.engine.scheduling.budget import StepLimits, step_limits
+from python_backend.engine.scheduling.pace import Pace, StepLoad
+from python_backend.sharing.places import Places
 from python_backend.wire.tiers import Tier
 from router.control.scaling.replicas import ScalingSettings
 from router.core.objective import Objective
@@ -21,6 +23,7 @@ from simulator.engine import EngineShape
 from simulator.fleet.cell import CellPlan, CellPlayed, _Play, compiled_shape, play_cell
 from simulator.fleet.failures import Failure, Kind
 from simulator.fleet.fleet import FleetPlan, play_fleet, zone_rates
+from simulator.fleet.light import batch_beside_light
 from simulator.fleet.play import least_loaded
 from simulator.fleet.releases import Release
 from simulator.fleet.scalers import Wanted
@@ -71,6 +74,32 @@ def test_compiled_limits_are_those_of_the_engine(
     assert abs(tokens - expected.max_step_tokens) <= 1
 
 
+@_few
+@given(
+    st.lists(st.tuples(st.sampled_from(Tier), st.integers(0, 4)), max_size=32),
+    st.floats(0.1, 50), st.floats(0.01, 5), st.floats(0, 20), st.integers(1, 400),
+)  # fmt: skip
+def test_as_many_run_beside_a_light_tenant_as_in_the_engine(
+    running: list[tuple[Tier, int]], base: float, decode: float, kv: float, cached: int
+) -> None:
+    cost, count = StepCost(base, 0.1, decode, kv), len(running)
+    plan = replace(cell([1.0], 1), shape=replace(SHAPE, cost=cost))
+    made = new_cell(compiled_shape(plan), plan.lengths, 1, 1, 1, 1, 0)
+    places, replica, slots = Places(), made.engines.replicas[0], made.engines.slots[0]
+    for place, (tier, tenant) in enumerate(running):
+        places.take((tier, str(tenant)))
+        slots[place].tier, slots[place].tenant, slots[place].heap_slot = tier, tenant, place
+    replica.heap = replica.decoding = replica.taken = count
+    replica.kv = count * cached
+    lightest = places.lightest()
+    light = 0 if lightest is None else places.held(lightest)
+    load = StepLoad(count, count * cached, 1e9, light, places.tenants)
+    wanted = Pace(StepLimits(SHAPE.slots, SHAPE.step_tokens), True).limits(cost, load, 0.0)
+    found = batch_beside_light(made.engines, compiled_shape(plan), 0, 0.0)
+    # Where that many do not run, how many may is not asked.
+    assert min(found, count) == pytest.approx(min(wanted.batch, count), abs=1)
+
+
 @dataclass
 class Candidate:
     name: str
@@ -108,6 +137,18 @@ def test_it_agrees_with_the_detailed_simulator(per_s: float) -> None:
         seen = detailed.tier(tier)
         assert played.percentile(0, tier, 0.5) == pytest.approx(seen.first_token_p50_s, rel=0.25)
         assert played.percentile(1, tier, 0.5) == pytest.approx(seen.inter_token_p50_s, rel=0.15)
+
+
+def test_requests_of_a_trace_come_when_they_came_and_figures_begin_when_they_are_to() -> None:
+    drawn = lengths(40)
+    drawn["at_s"] = 0.25 + 0.5 * np.arange(40)
+    plan = FleetPlan(SHAPE, OBJECTIVES, drawn, [2.0] * 8, 2, is_traced=True, counted_from_s=10.0)
+    played = play_fleet(plan)
+    assert played.periods["offered"].sum(axis=1).tolist() == [0, 0, 10, 10, 0, 0, 0, 0]
+    assert played.times[0].sum() + played.periods["refused"].sum() == 20
+    assert (play_fleet(replace(plan, seed=5)).times == played.times).all()
+    with pytest.raises(ValueError, match="one cell"):
+        play_fleet(replace(plan, zones=2))
 
 
 def test_the_same_seed_plays_the_same() -> None:
