@@ -30,6 +30,8 @@ _MOST_PIECES = 64
 _SLICE_BYTES = 16 << 10
 # Of the parser, for one connection before others have their turn: headers, pieces of bodies, requests.
 _EVENTS_A_TURN = 500
+# Of an answer: more is sent at once, and does not wait for the answers of others.
+_MOST_UNSENT_BYTES = 16 << 10
 _UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
 _FORM = "multipart/form-data"
 # Who holds room for a body, and how many bytes.
@@ -76,6 +78,9 @@ class Host(Protocol):
     def handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
         """The handler is done, or failed."""
 
+    def written(self, connection: Connection) -> None:
+        """It has something to flush; the listener flushes all of them together, soon."""
+
 
 class Connection(asyncio.Protocol):
     """Parses strictly (llhttp), bounds every buffer, and never reads ahead of a handful of requests.
@@ -89,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[Request, _Held | None]] = deque()
         self._active: Exchange | None = None
+        self._unsent = b""
         self._now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._now.set_result(None)
         self._writable = self._now  # another one while the client is slow to read
@@ -168,7 +174,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.closed(self)
-        self._unread = b""
+        self._unread = self._unsent = b""
         self._drop_body()
         while self._waiting:
             request, self._held = self._waiting.popleft()
@@ -242,7 +248,7 @@ class Connection(asyncio.Protocol):
             raise Refused(413, self._too_large)
         # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
         if self._headers.get("expect", "").lower() == "100-continue" and self.is_idle:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._events += 1
@@ -399,14 +405,27 @@ class Connection(asyncio.Protocol):
         return self._host.date
 
     def write(self, data: bytes) -> asyncio.Future[None]:
-        if not self._transport.is_closing():
-            self._transport.write(data)
+        """What many connections write in one turn of the event loop is sent after it, one after another."""
+        if not self._unsent:
+            self._host.written(self)
+        self._unsent += data
+        if len(self._unsent) > _MOST_UNSENT_BYTES:
+            self.flush()
         return self._writable
+
+    def flush(self) -> None:
+        data, self._unsent = self._unsent, b""
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        self.flush()
+        self._transport.close()
 
     def finished(self, exchange: Exchange) -> None:
         self._active = None
         if not exchange.keep_alive:
-            self._transport.close()
+            self._close()
         elif self._waiting:
             asyncio.get_running_loop().call_soon(self._handle_next)
         else:
@@ -427,11 +446,12 @@ class Connection(asyncio.Protocol):
         """
         self._drop_body()
         if self._active is not None or self._waiting:
-            self._transport.close()
+            self._close()
             return
         headers, body = answer or self._host.refuse(status, message, self._path, self._headers)
         framing = [("content-length", str(len(body))), ("connection", "close")]
-        self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
+        self.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
+        self.flush()
         if self._transport.can_write_eof():  # TLS has no half of a connection
             self._transport.write_eof()
         self._discarding = True
@@ -447,13 +467,13 @@ class Connection(asyncio.Protocol):
             if self._message_bytes and not self._discarding:
                 self._refuse(408, "the request took too long to arrive")
             else:
-                self._transport.close()
+                self._close()
 
     def close_when_idle(self) -> None:
         if self._active is not None:
             self._active.keep_alive = False
         else:
-            self._transport.close()
+            self._close()
 
     def abort(self) -> None:
         self._transport.abort()
