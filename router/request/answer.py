@@ -154,6 +154,5 @@ class Answers:
                 if shadows is not None:
                     shadows.ended(job, record, cause)
                 cause = None  # it holds this frame
-        await sleep(0)
         if judging is not None and (answered := job.answered()) is not None:
             await judging.judge(job.prompts(), answered.texts)  # the model is free for others meanwhile
