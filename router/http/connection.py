@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _LARGE_BYTES = 32 << 10
 # Of a body; a large one that comes as fast as it is read has fewer.
 _MOST_PIECES = 64
-# Read at once: whatever is in so many bytes is parsed within some milliseconds.
+# Read at once: whatever is in so many bytes is parsed within some milliseconds. But the rest of a body whose
+# length is known is one piece to the parser.
 _SLICE_BYTES = 16 << 10
 # Of the parser, for one connection before others have their turn: headers, pieces of bodies, requests.
 _EVENTS_A_TURN = 500
@@ -153,8 +154,9 @@ class Connection(asyncio.Protocol):
             if self._events > _EVENTS_A_TURN:
                 asyncio.get_running_loop().call_soon(self._read_on)
                 return
-            piece = self._unread[self._read_to : self._read_to + _SLICE_BYTES]
-            self._read_to += _SLICE_BYTES
+            size = max(_SLICE_BYTES, self._length - self._body_bytes)
+            piece = self._unread[self._read_to : self._read_to + size]
+            self._read_to += size
             self.data_received(piece, is_slice=True)
 
     @property
@@ -207,6 +209,7 @@ class Connection(asyncio.Protocol):
         self._headers_done = False
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
+        self._length = 0
         self._body_limit = self._limits.max_body_bytes
         self._upload = None
         self._held = None
@@ -241,7 +244,7 @@ class Connection(asyncio.Protocol):
         is_usual = version == "1.1" and self._target[:1] == b"/" and "transfer-encoding" not in headers
         if not (is_usual and headers.get("host") and method != b"CONNECT"):
             check_head(method, self._target, version, headers)
-        length = int(headers.get("content-length", "0"))
+        self._length = length = int(headers.get("content-length", "0"))
         if length > _LARGE_BYTES or headers.get("content-type", "").lower().startswith(_FORM):
             self._expect_large(length)
         if length > self._body_limit:
