@@ -106,9 +106,11 @@ class Record:
         )
 
     def log_fields(self) -> dict[str, object]:
-        """What tells this request from others, as far as it is known by now; nothing once it is over."""
-        if self.is_over:
-            return {}
+        """Of lines about this request, as far as it is known by now; nothing once it is over."""
+        return {} if self.is_over else self.names()
+
+    def names(self) -> dict[str, object]:
+        """What tells this request from others."""
         fields = {"request_id": self.request_id, "route": self.route}
         if self.model or self.caller is not NOBODY:
             fields["tenant"] = self.tenant
@@ -132,6 +134,13 @@ class Record:
         return " ".join(parts)
 
 
+class RequestLines(list["RequestLine"]):
+    """Requests that ended together, for the log: one line each."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+
 class RequestLine:
     """How a request went, for the log: words for people, fields for programs, made when they are written."""
 
@@ -148,7 +157,7 @@ class RequestLine:
     def log_fields(self) -> dict[str, object]:
         """Never any text of prompt or answer; what does not apply is left out."""
         record, now_s = self._record, self._now_s
-        found = {**record.log_fields(), "status": self._status, "total_ms": _ms(now_s - record.arrived_s)}
+        found = {**record.names(), "status": self._status, "total_ms": _ms(now_s - record.arrived_s)}
         if record.outcome:
             found |= {
                 "outcome": record.outcome,

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 _LARGE_BYTES = 32 << 10
 # Of a body; a large one that comes as fast as it is read has fewer.
 _MOST_PIECES = 64
-# Read at once: whatever is in so many bytes is parsed within some milliseconds.
+# Read at once: whatever is in so many bytes is parsed within some milliseconds. But the rest of a body whose
+# length is known is one piece to the parser.
 _SLICE_BYTES = 16 << 10
 # Of the parser, for one connection before others have their turn: headers, pieces of bodies, requests.
 _EVENTS_A_TURN = 500
+# Of an answer: more is sent at once, and does not wait for the answers of others.
+_MOST_UNSENT_BYTES = 16 << 10
 _UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")
 _FORM = "multipart/form-data"
 # Who holds room for a body, and how many bytes.
@@ -76,6 +79,9 @@ class Host(Protocol):
     def handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
         """The handler is done, or failed."""
 
+    def written(self, connection: Connection) -> None:
+        """It has something to flush; the listener flushes all of them together, soon."""
+
 
 class Connection(asyncio.Protocol):
     """Parses strictly (llhttp), bounds every buffer, and never reads ahead of a handful of requests.
@@ -89,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[Request, _Held | None]] = deque()
         self._active: Exchange | None = None
+        self._unsent = b""
         self._now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._now.set_result(None)
         self._writable = self._now  # another one while the client is slow to read
@@ -147,8 +154,9 @@ class Connection(asyncio.Protocol):
             if self._events > _EVENTS_A_TURN:
                 asyncio.get_running_loop().call_soon(self._read_on)
                 return
-            piece = self._unread[self._read_to : self._read_to + _SLICE_BYTES]
-            self._read_to += _SLICE_BYTES
+            size = max(_SLICE_BYTES, self._length - self._body_bytes)
+            piece = self._unread[self._read_to : self._read_to + size]
+            self._read_to += size
             self.data_received(piece, is_slice=True)
 
     @property
@@ -168,7 +176,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._host.closed(self)
-        self._unread = b""
+        self._unread = self._unsent = b""
         self._drop_body()
         while self._waiting:
             request, self._held = self._waiting.popleft()
@@ -201,6 +209,7 @@ class Connection(asyncio.Protocol):
         self._headers_done = False
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
+        self._length = 0
         self._body_limit = self._limits.max_body_bytes
         self._upload = None
         self._held = None
@@ -235,14 +244,14 @@ class Connection(asyncio.Protocol):
         is_usual = version == "1.1" and self._target[:1] == b"/" and "transfer-encoding" not in headers
         if not (is_usual and headers.get("host") and method != b"CONNECT"):
             check_head(method, self._target, version, headers)
-        length = int(headers.get("content-length", "0"))
+        self._length = length = int(headers.get("content-length", "0"))
         if length > _LARGE_BYTES or headers.get("content-type", "").lower().startswith(_FORM):
             self._expect_large(length)
         if length > self._body_limit:
             raise Refused(413, self._too_large)
         # Behind a pipelined request it would end up inside that one's answer; a client goes on without it.
         if self._headers.get("expect", "").lower() == "100-continue" and self.is_idle:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._events += 1
@@ -399,14 +408,27 @@ class Connection(asyncio.Protocol):
         return self._host.date
 
     def write(self, data: bytes) -> asyncio.Future[None]:
-        if not self._transport.is_closing():
-            self._transport.write(data)
+        """What many connections write in one turn of the event loop is sent after it, one after another."""
+        if not self._unsent:
+            self._host.written(self)
+        self._unsent += data
+        if len(self._unsent) > _MOST_UNSENT_BYTES:
+            self.flush()
         return self._writable
+
+    def flush(self) -> None:
+        data, self._unsent = self._unsent, b""
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        self.flush()
+        self._transport.close()
 
     def finished(self, exchange: Exchange) -> None:
         self._active = None
         if not exchange.keep_alive:
-            self._transport.close()
+            self._close()
         elif self._waiting:
             asyncio.get_running_loop().call_soon(self._handle_next)
         else:
@@ -427,11 +449,12 @@ class Connection(asyncio.Protocol):
         """
         self._drop_body()
         if self._active is not None or self._waiting:
-            self._transport.close()
+            self._close()
             return
         headers, body = answer or self._host.refuse(status, message, self._path, self._headers)
         framing = [("content-length", str(len(body))), ("connection", "close")]
-        self._transport.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
+        self.write(render_head(status, [("date", self.date()), *headers, *framing]) + body)
+        self.flush()
         if self._transport.can_write_eof():  # TLS has no half of a connection
             self._transport.write_eof()
         self._discarding = True
@@ -447,13 +470,13 @@ class Connection(asyncio.Protocol):
             if self._message_bytes and not self._discarding:
                 self._refuse(408, "the request took too long to arrive")
             else:
-                self._transport.close()
+                self._close()
 
     def close_when_idle(self) -> None:
         if self._active is not None:
             self._active.keep_alive = False
         else:
-            self._transport.close()
+            self._close()
 
     def abort(self) -> None:
         self._transport.abort()

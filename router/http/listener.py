@@ -48,6 +48,7 @@ class Listener:
         self.handler = handler
         self._sweep_s = sweep_s
         self._connections: set[Connection] = set()
+        self._unsent: list[Connection] = []
         self._empty = asyncio.Event()
         self._empty.set()
         self.tasks: set[asyncio.Task[object]] = set()
@@ -101,6 +102,16 @@ class Listener:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
+
+    def written(self, connection: Connection) -> None:
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(connection)
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for connection in unsent:
+            connection.flush()
 
     def handled(self, exchange: Exchange, task: asyncio.Task[object]) -> None:
         """Not a coroutine around the handler: that would run once more for every token."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
 from python_backend.wire.errors import InflightError
@@ -79,6 +80,9 @@ class Answers:
     """The one way from a door to a model. What watches or checks requests is handed in.
 
     `shadows` hears of those alone that another release gets too.
+
+    Requests go in step: the way of one is more code than a processor keeps at hand, so each waits between two
+    stages (`sleep(0)`) until the others that are ready have come as far, and a stage is fetched once for all.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class Answers:
 
     async def answer(self, job: Job, record: Record, on_leave: OnLeave) -> None:
         """Raises what the client was told, or is to be told, where there is no whole answer."""
+        await sleep(0)
         if self._checks:
             await self.permits.foresee(record, job.served.name, 1)
             await unless_left(self._check(job), on_leave)
@@ -140,6 +145,7 @@ class Answers:
             raise
         finally:
             try:
+                await sleep(0)
                 await job.settle()
             finally:
                 permit.close(cause)

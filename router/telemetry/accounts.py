@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from router.core.record import Outcome, RequestLine
-from router.telemetry.logs import OWN_WORDS, speaker
+from router.core.record import Outcome, RequestLine, RequestLines
+from router.telemetry.logs import speaker
 from router.telemetry.recent_requests import RecentRequests
 from router.telemetry.tracing.tracer import KEPT, begin_kept
 from router.telemetry.values import Observations, Value
@@ -140,6 +141,7 @@ class RequestAccounts:
         self._metrics = metrics
         self._tracer = tracer
         self._meters: dict[tuple[str, str, str, Tier], RequestMeter] = {}
+        self._unlogged = RequestLines()
 
     def begin_http(self, record: Record, method: str, headers: Mapping[str, str], is_known: bool) -> None:
         speaker.set(record)
@@ -176,10 +178,22 @@ class RequestAccounts:
             self._tracer.end(record.trace, record, status)
         now_s = time.monotonic()
         self.recent.add(record, status, now_s)
-        level = logging.DEBUG if record.route in _QUIET else logging.INFO
-        if log.isEnabledFor(level):
-            log.log(level, "%s", RequestLine(record, status, now_s), extra=OWN_WORDS)
+        line = RequestLine(record, status, now_s)
+        if record.route in _QUIET:
+            log.debug("%s", RequestLines([line]))
+        else:
+            self._log(line)
         record.is_over = True
+
+    def _log(self, line: RequestLine) -> None:
+        """Together with those that end in the same turn of the event loop: one write for all."""
+        if not self._unlogged:
+            asyncio.get_running_loop().call_soon(self._log_all)
+        self._unlogged.append(line)
+
+    def _log_all(self) -> None:
+        lines, self._unlogged = self._unlogged, RequestLines()
+        log.info("%s", lines)
 
 
 def _who(record: Record) -> tuple[str, str, str]:

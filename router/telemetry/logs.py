@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 import msgspec
 
+from router.core.record import RequestLines
 from router.telemetry.redaction import redact
 
 if TYPE_CHECKING:
@@ -21,12 +22,9 @@ LogFormat = Literal["text", "json"]
 
 log = logging.getLogger(__name__)
 
-# The `extra` of lines that are made of our own ids, names and numbers alone: one for every request.
-OWN_WORDS = {"own_words": True}
-
 
 class Fields(Protocol):
-    """What has more for programs than its words: the one argument of a line, or who speaks."""
+    """Who speaks, for programs."""
 
     def log_fields(self) -> dict[str, object]: ...
 
@@ -54,8 +52,10 @@ class RedactingFormatter(logging.Formatter):
         return True
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        message = record.message if hasattr(record, "own_words") else redact(record.message)
-        return f"{record.asctime} {record.levelname} {record.name} {message}"
+        begin = f"{record.asctime} {record.levelname} {record.name} "
+        if _requests_in(record):  # a line each; all of it our own ids, names and numbers
+            return begin + record.message.replace("\n", "\n" + begin)
+        return begin + redact(record.message)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         """As logging writes it; the text of a second is made once."""
@@ -82,19 +82,22 @@ class JsonFormatter(RedactingFormatter):
             "level": record.levelname,
             "logger": record.name,
         }
-        told = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        if hasattr(told, "log_fields"):  # to ask whether it is one of Fields takes longer than all the rest
-            fields |= {"message": "request", **told.log_fields()}
-        else:
-            message = record.getMessage()
-            fields["message"] = _clean(message if hasattr(record, "own_words") else redact(message))
-            if (who := speaker.get()) is not None:
-                fields |= who.log_fields()
+        if requests := _requests_in(record):
+            fields["message"] = "request"
+            return "\n".join(msgspec.json.encode(fields | line.log_fields()).decode() for line in requests)
+        fields["message"] = _clean(redact(record.getMessage()))
+        if (who := speaker.get()) is not None:
+            fields |= who.log_fields()
         if record.exc_info:
             fields["exception"] = _clean(self.formatException(record.exc_info))
         elif record.exc_text:
             fields["exception"] = _clean(redact(record.exc_text))
         return msgspec.json.encode(fields).decode()
+
+
+def _requests_in(record: logging.LogRecord) -> RequestLines | None:
+    told = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    return told if isinstance(told, RequestLines) else None
 
 
 def _clean(text: str) -> str:

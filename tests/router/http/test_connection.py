@@ -352,6 +352,26 @@ async def test_a_handler_that_fails_still_answers(caplog: pytest.LogCaptureFixtu
     assert "the handler of a GET failed" in caplog.text
 
 
+async def test_pieces_sent_without_a_pause_wait_for_a_client_that_does_not_read() -> None:
+    sent_bytes, most_bytes = 0, 64 << 20
+
+    async def endless(exchange: Exchange) -> None:
+        nonlocal sent_bytes
+        exchange.start(200, [])
+        while sent_bytes < most_bytes and not exchange.gone:
+            await exchange.send(bytes(1000))
+            sent_bytes += 1000
+
+    listener = Listener(endless, lambda status, message, path, headers: ((), b"{}"))
+    client = await RawClient.connect(await listener.start("127.0.0.1", 0))
+    await client.send(LIVE)
+    await client.read_until(b"\r\n\r\n")
+    await asyncio.sleep(0.3)
+    assert 0 < sent_bytes < most_bytes
+    await client.close()
+    await listener.close()
+
+
 async def test_closing_lets_running_answers_end_and_closes_idle_connections(router: RunningRouter) -> None:
     router.pipeline.script = lambda call: [0.2, *words("done")]
     idle, busy = await RawClient.connect(router.port), await RawClient.connect(router.port)

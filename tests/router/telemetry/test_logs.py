@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from router.core.generation import GenerationCall
+from router.core.record import Record, RequestLine, RequestLines
 from router.telemetry.logs import JsonFormatter, LogFormat, RedactingFormatter, set_up_logging
 from tests.fakes.pipeline import Step, words
 from tests.router.running import MODEL, running_router
@@ -170,6 +171,18 @@ def test_a_lone_surrogate_and_a_cached_traceback_still_make_one_json_line() -> N
     assert json.loads(line)["message"] == "half \\ud800\n"
     assert "ValueError: cannot use [redacted" in json.loads(line)["exception"]
     assert heart_of(secret) not in line
+
+
+def test_requests_that_end_together_have_a_line_each_as_text_and_as_json() -> None:
+    ended = RequestLines(RequestLine(Record("/v1/models", f"req-{number}"), 200, 1.0) for number in range(2))
+    record = logging.LogRecord("router.app", logging.INFO, "", 0, "%s", (ended,), None)
+    text = RedactingFormatter().format(record).splitlines()
+    assert [line.split()[2:5] for line in text] == [["INFO", "router.app", f"req-{n}"] for n in range(2)]
+    objects = [json.loads(line) for line in JsonFormatter().format(record).splitlines()]
+    assert [(each["message"], each["request_id"]) for each in objects] == [
+        ("request", "req-0"),
+        ("request", "req-1"),
+    ]
 
 
 async def test_a_request_is_logged_as_one_object_with_all_its_fields(objects: io.StringIO) -> None:
