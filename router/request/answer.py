@@ -134,6 +134,7 @@ class Answers:
             if shadows is not None:
                 shadows.begun(job, record)
             await job.run(permit)
+            await sleep(0)
             if permit.cut_by is not None:
                 raise permit.cut_by.again()
         except InflightError as error:
@@ -145,7 +146,6 @@ class Answers:
             raise
         finally:
             try:
-                await sleep(0)
                 await job.settle()
             finally:
                 permit.close(cause)
