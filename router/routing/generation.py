@@ -313,9 +313,12 @@ class FleetGeneration(Attempts):
         self._call = call
         self._expected = expected
         self._generated = 0  # by the attempt that is under way
-        self._pieces: list[str] = [delta.text for delta in told]  # of the text that was told
-        self._told_tokens = sum(delta.completion_tokens for delta in told)
-        self._told_logged = sum(len(delta.tokens) for delta in told)
+        self._pieces: list[str] = []  # of the text that was told
+        self._told_tokens = self._told_logged = 0
+        for delta in told:
+            self._pieces.append(delta.text)
+            self._told_tokens += delta.completion_tokens
+            self._told_logged += len(delta.tokens)
         self._has_told = bool(told)
         self._replay: Replay | None = None
         self._is_broken = False
