@@ -180,8 +180,11 @@ class _Simulation:
             self._at(self._now_s + _TICK_S, _TICKS, None)
 
     def _send(self, request: SimulatedRequest, entry: QueueEntry) -> None:
-        """To the replica that the router would choose, which it reaches a little later."""
-        engine = choose(self._engines, None)
+        """To the replica that the router would choose, which it reaches a little later.
+
+        Every prompt has an opening of its own.
+        """
+        engine = choose(self._engines, request.number.to_bytes(8, "little"))
         assert engine is not None
         engine.outstanding_tokens += _expected_tokens(request)
         engine.begun += 1

@@ -37,6 +37,10 @@ _ALONE_TIMES = 1.25
 _CACHE_SHARE = 0.9
 
 
+# As in router/routing/replica_choice.py; the tests hold both against each other.
+SLACK_TOKENS = 1024
+
+
 @compiled
 def chance(cell):
     """Above 0, below 1, by L'Ecuyer's combined generator: the same for the same seed everywhere."""
@@ -56,28 +60,48 @@ def router_of(is_up, number):
 
 
 @compiled
-def least_loaded(engines, shape, router, need, is_sharing):
-    """`choose` of the router without a key, of the replicas that it thinks have room for `need` tokens.
+def load_of(engines, shape, router, row, need, is_sharing):
+    """Tokens that a replica has to do, as far as the router knows; -1 where it has no room for `need` more.
 
     What a router knows of the others is what they told last; it knows nothing of them while they cannot.
     """
-    best, best_tokens, best_begun = NOBODY, 0, 0
+    replica, view, told = engines.replicas[row], engines.views[router, row], engines.told[row]
+    if replica.phase != OPEN:
+        return -1
+    tokens, taken = view.tokens, view.slots
+    if is_sharing:
+        tokens += told.tokens - view.told_tokens
+        taken += told.slots - view.told_slots
+    if taken >= replica.announced or replica.free == 0:
+        return -1
+    if replica.held + need > _CACHE_SHARE * shape.kv_tokens and replica.taken:
+        return -1
+    return tokens
+
+
+@compiled
+def least_loaded(engines, shape, router, need, is_sharing):
+    """`choose` of the router without a key, of the replicas that it thinks have room."""
+    best, least, least_begun = NOBODY, 0, 0
     for row in range(len(engines.replicas)):
-        replica, view, told = engines.replicas[row], engines.views[router, row], engines.told[row]
-        if replica.phase != OPEN:
-            continue
-        tokens, taken = view.tokens, view.slots
-        if is_sharing:
-            tokens += told.tokens - view.told_tokens
-            taken += told.slots - view.told_slots
-        if taken >= replica.announced or replica.free == 0:
-            continue
-        if replica.held + need > _CACHE_SHARE * shape.kv_tokens and replica.taken:
-            continue
-        is_less = tokens < best_tokens or (tokens == best_tokens and replica.begun < best_begun)
-        if best == NOBODY or is_less:
-            best, best_tokens, best_begun = row, tokens, replica.begun
+        tokens, begun = load_of(engines, shape, router, row, need, is_sharing), engines.replicas[row].begun
+        is_less = tokens < least or (tokens == least and begun < least_begun)
+        if tokens >= 0 and (best == NOBODY or is_less):
+            best, least, least_begun = row, tokens, begun
     return best
+
+
+@compiled
+def chosen_replica(cell, shape, router, need):
+    """`choose` of the router: every prompt has an opening of its own, which belongs to one by chance."""
+    engines, is_sharing = cell.engines, cell.clock[IS_SHARING] > 0
+    best = least_loaded(engines, shape, router, need, is_sharing)
+    if best == NOBODY:
+        return NOBODY
+    least = load_of(engines, shape, router, best, need, is_sharing)
+    home = int(chance(cell) * len(engines.replicas))
+    tokens = load_of(engines, shape, router, home, need, is_sharing)
+    return home if 0 <= tokens <= least + max(SLACK_TOKENS, least // 4) else best
 
 
 @compiled
@@ -166,7 +190,7 @@ def arrive(cell, shape, tier, tenant, request, period):
     lane = tier * tenants_of(queue) + tenant
     router, row = router_of(engines.is_up, number), NOBODY
     if queue.counts[WAITING] == 0 and router != NOBODY:
-        row = least_loaded(engines, shape, router, prompt + expected(output), cell.clock[IS_SHARING] > 0)
+        row = chosen_replica(cell, shape, router, prompt + expected(output))
     if row != NOBODY:
         queued_s, late_s = 0.0, service_s(engines.replicas[row], shape, prompt)
     else:
@@ -197,7 +221,7 @@ def hand_on(cell, shape, now_s, period):
         if router == NOBODY:
             return
         need = entry.prompt + expected(entry.output)
-        row = least_loaded(engines, shape, router, need, cell.clock[IS_SHARING] > 0)
+        row = chosen_replica(cell, shape, router, need)
         due_s = entry.at_s + max(shape.first_token_s[tier], _ALONE_TIMES * alone_s(shape, entry.prompt))
         if row == NOBODY and (now_s <= due_s or entry.first_s >= 0):
             return
