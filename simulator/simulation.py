@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, fitted, of_engines
 from router.admission.demand import Demand, Need, Refused
-from router.routing.replica_choice import answer_tokens, choose
+from router.routing.replica_choice import Opening, answer_tokens, choose
 from simulator.engine import SimulatedEngine
 from simulator.gaps import Gaps
 from simulator.policies import policy_of
@@ -184,7 +184,7 @@ class _Simulation:
 
         Every prompt has an opening of its own.
         """
-        engine = choose(self._engines, request.number.to_bytes(8, "little"))
+        engine = choose(self._engines, Opening(request.number.to_bytes(8, "little"), request.prompt_tokens))
         assert engine is not None
         engine.outstanding_tokens += _expected_tokens(request)
         engine.begun += 1

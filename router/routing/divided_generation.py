@@ -55,11 +55,10 @@ class DividedGeneration(FleetGeneration):
     whoever answers. The moment at which it began is that one's, too.
     """
 
-    __slots__ = ("_computed", "_found_tokens", "_prompt", "_prompt_tokens")
+    __slots__ = ("_computed", "_found_tokens", "_prompt")
 
     def __init__(self, pipeline: FleetPipeline, call: GenerationCall, told: Sequence[Delta] = ()) -> None:
         super().__init__(pipeline, call, told)
-        self._prompt_tokens = self._tokens - self._expected
         self._prompt: Prompt | None = None  # while it is under way
         self._computed: Delta | None = None  # for the attempt that is about to begin, or has
         self._found_tokens = pipeline.context_tokens  # in a cache, at most
@@ -79,7 +78,7 @@ class DividedGeneration(FleetGeneration):
         call, least_tokens = self._call, self._settings.apart_tokens
         if call.images or (call.echo and call.top_log_probs is not None):
             return None  # images are read where they are answered; of each of its tokens something is told
-        replica = self._replicas.pick_for_prompt(self._key(), self._prompt_tokens, least_tokens)
+        replica = self._replicas.pick_for_prompt(self._opening(), least_tokens)
         if replica is None:
             return None
         request_id = f"{call.request_id}-p{self._attempts + 1}"

@@ -26,7 +26,13 @@ from router.routing.replay import (
     is_replicas_fault,
     may_go_on,
 )
-from router.routing.replica_choice import EXPECTED_TOKENS, LEAST_TOKENS, OPENING_CHARS, answer_tokens
+from router.routing.replica_choice import (
+    EXPECTED_TOKENS,
+    LEAST_TOKENS,
+    OPENING_CHARS,
+    Opening,
+    answer_tokens,
+)
 from router.routing.replicas import Failed, FleetSettings, Replica, ReplicaSet, to_avoid
 from router.triton.client import RelayedGeneration, TritonGeneration
 from router.triton.failures import UNAVAILABLE, TritonError
@@ -102,7 +108,7 @@ class Attempts(ABC):
         """The attempt of this number; the first is 1."""
 
     @abstractmethod
-    def _key(self) -> bytes | None:
+    def _opening(self) -> Opening | None:
         """What the choice of a replica goes by, where there is one."""
 
     @abstractmethod
@@ -154,9 +160,9 @@ class Attempts(ABC):
         replicas = self._replicas
         replica = None
         if not self._stop_asked:
-            key = None if replicas.only is not None else self._key()
+            opening = None if replicas.only is not None else self._opening()
             exclude = to_avoid(self._failed) if self._failed else ()
-            replica = replicas.pick(key, exclude) or await self._wait(key, exclude)
+            replica = replicas.pick(opening, exclude) or await self._wait(opening, exclude)
         if replica is None:
             self._is_over = True
             if self._stop_asked:
@@ -180,11 +186,11 @@ class Attempts(ABC):
         replica.began(self, self._tokens, self._began_s)
         return attempt
 
-    async def _wait(self, key: bytes | None, exclude: tuple[Replica, ...]) -> Replica | None:
+    async def _wait(self, opening: Opening | None, exclude: tuple[Replica, ...]) -> Replica | None:
         self._given_up = asyncio.get_running_loop().create_future()
         self._is_over = True  # should the reader leave
         wait_s = self._settings.revive_wait_s
-        replica = await self._replicas.find(key, exclude, wait_s, self._given_up, self._wanted_by_s())
+        replica = await self._replicas.find(opening, exclude, wait_s, self._given_up, self._wanted_by_s())
         self._given_up = None
         self._is_over = False
         return None if self._stop_asked else replica
@@ -298,6 +304,7 @@ class FleetGeneration(Attempts):
         "_is_broken",
         "_pieces",
         "_pipeline",
+        "_prompt_tokens",
         "_replay",
         "_told_logged",
         "_told_tokens",
@@ -307,7 +314,8 @@ class FleetGeneration(Attempts):
         expected = pipeline.expected_tokens
         if call.max_tokens < expected:
             expected = max(call.max_tokens, LEAST_TOKENS)
-        tokens = expected + min(call.most_prompt_tokens, pipeline.context_tokens)
+        self._prompt_tokens = min(call.most_prompt_tokens, pipeline.context_tokens)
+        tokens = expected + self._prompt_tokens
         super().__init__(pipeline.replicas, pipeline.settings, tokens, call.trace)
         self._pipeline = pipeline
         self._call = call
@@ -336,12 +344,15 @@ class FleetGeneration(Attempts):
         pipeline = self._pipeline
         return TritonGeneration(replica.connection, pipeline.engine, pipeline.requests.encode(call), call)
 
-    def _key(self) -> bytes:
+    def _opening(self) -> Opening:
         call = self._call
         if call.prompt_ids is not None:
-            return repr(call.prompt_ids[:_OPENING_IDS]).encode()
-        opening = call.prompt[:OPENING_CHARS].encode("utf-8", "replace")
-        return opening + call.images[0].sha256.encode() if call.images else opening
+            text = repr(call.prompt_ids[:_OPENING_IDS]).encode()
+        else:
+            text = call.prompt[:OPENING_CHARS].encode("utf-8", "replace")
+        if call.images:
+            text += call.images[0].sha256.encode()
+        return Opening(text, self._prompt_tokens)
 
     def _take(self, delta: Delta, replica: Replica) -> Delta | None:
         self._generated += delta.completion_tokens
@@ -423,9 +434,9 @@ class FleetRelay(Attempts):
     def _generation(self, replica: Replica, request: bytes, call: GenerationCall) -> RelayedGeneration:
         return RelayedGeneration(replica.connection, self._engine, request, call)
 
-    def _key(self) -> bytes | None:
+    def _opening(self) -> Opening | None:
         raw = self._request.raw_input_contents
-        return bytes(raw[0][:OPENING_CHARS]) if raw else None
+        return Opening(bytes(raw[0][:OPENING_CHARS]), byte_tokens(len(raw[0]))) if raw else None
 
     def _take(self, response: Any, replica: Replica) -> Any:
         replica.revalue(self, EXPECTED_TOKENS)

@@ -39,14 +39,13 @@ class Rival:
 class HedgedGeneration(FleetGeneration):
     """Only before anything was told, and only once."""
 
-    __slots__ = ("_asked_s", "_hedges", "_prompt_tokens", "_rival")
+    __slots__ = ("_asked_s", "_hedges", "_rival")
 
     def __init__(
         self, pipeline: FleetPipeline, call: GenerationCall, told: Sequence[Delta] = (), *, hedges: Hedges
     ) -> None:
         super().__init__(pipeline, call, told)
         self._hedges = hedges
-        self._prompt_tokens = self._tokens - self._expected
         self._asked_s = 0.0
         self._rival: Rival | None = None
 

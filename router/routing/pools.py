@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from python_backend.wire.pools import DECODE, PREFILL
-from router.routing.replica_choice import Candidate, choose, most_tokens
+from router.routing.replica_choice import Candidate, Opening, choose, most_tokens
 
 
 class Pooled(Candidate, Protocol):
@@ -26,9 +26,7 @@ def answering(able: Sequence[AnyPooled]) -> Sequence[AnyPooled]:
     return [each for each in able if each.pool != PREFILL] or able
 
 
-def prompt_place(
-    able: Sequence[AnyPooled], key: bytes | None, prompt_tokens: int, least_tokens: int
-) -> AnyPooled | None:
+def prompt_place(able: Sequence[AnyPooled], opening: Opening, least_tokens: int) -> AnyPooled | None:
     """Who computes a prompt before another answers it; None where whoever answers does.
 
     A prompt below `least_tokens` is not worth it, nor is one that would wait longer than where it is
@@ -36,8 +34,8 @@ def prompt_place(
     that is chosen for what its cache holds.
     """
     takers = [each for each in able if each.pool == DECODE]
-    if prompt_tokens < least_tokens or not takers:
+    if opening.tokens < least_tokens or not takers:
         return None
-    chosen = choose([each for each in able if each.pool == PREFILL], key)
-    most = most_tokens(min(each.outstanding_tokens for each in takers))
+    chosen = choose([each for each in able if each.pool == PREFILL], opening)
+    most = most_tokens(min(each.outstanding_tokens for each in takers), opening.tokens)
     return chosen if chosen is not None and chosen.outstanding_tokens <= most else None

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from router.core.generation import Failure
@@ -128,7 +128,6 @@ OPENING_CHARS = 512
 EXPECTED_TOKENS = 256
 # What is under way is never nothing: an answer that is longer than expected still takes its share.
 LEAST_TOKENS = 16
-_LEAST_SLACK_TOKENS = 1024
 _64_BITS = 2**64 - 1
 _MIXER = 0x9E3779B97F4A7C15  # 2**64 by the golden ratio: the upper bits come of all lower ones
 
@@ -147,24 +146,31 @@ class Candidate(Protocol):
 AnyCandidate = TypeVar("AnyCandidate", bound=Candidate)
 
 
-def most_tokens(least_tokens: int) -> int:
-    """What a replica may have to do and still be preferred for what its cache holds."""
-    return least_tokens + max(_LEAST_SLACK_TOKENS, least_tokens // 4)
+class Opening(NamedTuple):
+    """How a prompt begins, and how many tokens it has: a cache saves no more of it."""
+
+    text: bytes
+    tokens: int
 
 
-def choose(candidates: Sequence[AnyCandidate], key: bytes | None) -> AnyCandidate | None:
-    """The one that the key belongs to, unless it is overloaded beside the least loaded.
+def most_tokens(least_tokens: int, prompt_tokens: int) -> int:
+    """What a replica may have to do and still be preferred for what its cache may hold of a prompt."""
+    return least_tokens + max(prompt_tokens, least_tokens // 4)
 
-    A key belongs to the replica with the largest hash of both. So when one leaves, only its own keys move,
-    and they come back with it.
+
+def choose(candidates: Sequence[AnyCandidate], opening: Opening | None) -> AnyCandidate | None:
+    """The one that the opening belongs to, unless it has more to do than that could save.
+
+    An opening belongs to the replica with the largest hash of both. So when one leaves, only its own openings
+    move, and they come back with it.
     """
     if not candidates:
         return None
     least_loaded = min(candidates, key=_load)
-    if key is not None:
-        number = crc32(key)
+    if opening is not None:
+        number = crc32(opening.text)
         home = max(candidates, key=lambda each: (number ^ _name_number(each.name)) * _MIXER & _64_BITS)
-        if home.outstanding_tokens <= most_tokens(least_loaded.outstanding_tokens):
+        if home.outstanding_tokens <= most_tokens(least_loaded.outstanding_tokens, opening.tokens):
             return home
     return least_loaded
 

@@ -14,7 +14,7 @@ from router.core.generation import Failure
 from router.routing.hedging import Hedges
 from router.routing.pools import answering, prompt_place
 from router.routing.replay import Poisons, RetryBudget
-from router.routing.replica_choice import Health, choose
+from router.routing.replica_choice import Health, Opening, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -249,21 +249,21 @@ class ReplicaSet:
         now_s = self._clock()
         return any(each.may_take(now_s) for each in self.replicas if each not in exclude)
 
-    def pick(self, key: bytes | None = None, exclude: Collection[Replica] = ()) -> Replica | None:
-        """Where a request is to go that begins now: its opening, as the key, may be in a cache."""
+    def pick(self, opening: Opening | None = None, exclude: Collection[Replica] = ()) -> Replica | None:
+        """Where a request is to go that begins now."""
         if self.only is not None and self.only.is_open and not exclude:
             return self.only
         now_s = self._clock()
         able = [replica for replica in self.replicas if replica not in exclude and replica.may_take(now_s)]
         if len(able) <= 1:
             return able[0] if able else None
-        return choose(answering(able), key)
+        return choose(answering(able), opening)
 
-    def pick_for_prompt(self, key: bytes | None, prompt_tokens: int, least_tokens: int) -> Replica | None:
+    def pick_for_prompt(self, opening: Opening, least_tokens: int) -> Replica | None:
         """Where a prompt is to be computed before it is answered elsewhere; None: where it is answered."""
         now_s = self._clock()
         able = [replica for replica in self.replicas if replica.may_take(now_s)]
-        return prompt_place(able, key, prompt_tokens, least_tokens)
+        return prompt_place(able, opening, least_tokens)
 
     @property
     def is_divided(self) -> bool:
@@ -272,7 +272,7 @@ class ReplicaSet:
 
     async def find(
         self,
-        key: bytes | None,
+        opening: Opening | None,
         exclude: Collection[Replica],
         wait_s: float,
         given_up: asyncio.Future[None] | None = None,
@@ -280,7 +280,7 @@ class ReplicaSet:
     ) -> Replica | None:
         """One that may take a request, which may have to be waited for; None when there is none."""
         until_s = min(until_s, self._clock() + wait_s)
-        while (replica := self.pick(key, exclude)) is None:
+        while (replica := self.pick(opening, exclude)) is None:
             if not await self.wait_for_one(until_s - self._clock(), given_up, exclude):
                 return None
         return replica

@@ -37,10 +37,6 @@ _ALONE_TIMES = 1.25
 _CACHE_SHARE = 0.9
 
 
-# As in router/routing/replica_choice.py; the tests hold both against each other.
-SLACK_TOKENS = 1024
-
-
 @compiled
 def chance(cell):
     """Above 0, below 1, by L'Ecuyer's combined generator: the same for the same seed everywhere."""
@@ -92,7 +88,7 @@ def least_loaded(engines, shape, router, need, is_sharing):
 
 
 @compiled
-def chosen_replica(cell, shape, router, need):
+def chosen_replica(cell, shape, router, prompt, need):
     """`choose` of the router: every prompt has an opening of its own, which belongs to one by chance."""
     engines, is_sharing = cell.engines, cell.clock[IS_SHARING] > 0
     best = least_loaded(engines, shape, router, need, is_sharing)
@@ -101,7 +97,7 @@ def chosen_replica(cell, shape, router, need):
     least = load_of(engines, shape, router, best, need, is_sharing)
     home = int(chance(cell) * len(engines.replicas))
     tokens = load_of(engines, shape, router, home, need, is_sharing)
-    return home if 0 <= tokens <= least + max(SLACK_TOKENS, least // 4) else best
+    return home if 0 <= tokens <= least + max(prompt, least // 4) else best
 
 
 @compiled
@@ -190,7 +186,7 @@ def arrive(cell, shape, tier, tenant, request, period):
     lane = tier * tenants_of(queue) + tenant
     router, row = router_of(engines.is_up, number), NOBODY
     if queue.counts[WAITING] == 0 and router != NOBODY:
-        row = chosen_replica(cell, shape, router, prompt + expected(output))
+        row = chosen_replica(cell, shape, router, prompt, prompt + expected(output))
     if row != NOBODY:
         queued_s, late_s = 0.0, service_s(engines.replicas[row], shape, prompt)
     else:
@@ -221,7 +217,7 @@ def hand_on(cell, shape, now_s, period):
         if router == NOBODY:
             return
         need = entry.prompt + expected(entry.output)
-        row = chosen_replica(cell, shape, router, need)
+        row = chosen_replica(cell, shape, router, entry.prompt, need)
         due_s = entry.at_s + max(shape.first_token_s[tier], _ALONE_TIMES * alone_s(shape, entry.prompt))
         if row == NOBODY and (now_s <= due_s or entry.first_s >= 0):
             return

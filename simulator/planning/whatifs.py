@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from loadtest.traces import BLOCK_TOKENS, Trace
 from python_backend.wire.tiers import Tier
 from router.core.objective import Objective
-from router.routing.replica_choice import answer_tokens, choose
+from router.routing.replica_choice import Opening, answer_tokens, choose
 from simulator.planning.capacity import CapacitySearch, with_prompts
 from simulator.planning.profiles import MODELS
 from simulator.planning.proof import prove_release
@@ -152,8 +152,8 @@ def repeated_share(trace: Trace, kv_tokens: int, replicas: int, has_affinity: bo
         while first < len(window) and window[first][0] < each.at_s - 10.0:
             window[first][1].outstanding_tokens -= window[first][2]
             first += 1
-        key = str(each.blocks[:2]).encode() if has_affinity and each.blocks else None
-        chosen = choose(them, key)
+        opening = Opening(str(each.blocks[:2]).encode(), each.prompt_tokens)
+        chosen = choose(them, opening if has_affinity and each.blocks else None)
         assert chosen is not None
         size = each.prompt_tokens + answer_tokens(each.output_tokens, each.output_tokens)
         chosen.outstanding_tokens += size

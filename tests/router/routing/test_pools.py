@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from python_backend.wire.pools import DECODE, POOLS, PREFILL
 from router.routing.pools import answering, prompt_place
-from router.routing.replica_choice import most_tokens
+from router.routing.replica_choice import Opening, most_tokens
 
 LEAST = 512
 
@@ -33,7 +33,7 @@ PLACES = st.lists(
     max_size=8,
     unique_by=lambda place: place.name,
 )
-KEYS = st.none() | st.binary(max_size=8)
+TEXTS = st.binary(max_size=8)
 
 
 @given(PLACES)
@@ -44,38 +44,40 @@ def test_whoever_is_there_for_prompts_answers_only_where_nobody_else_does(able: 
     assert list(found) == (others or able)
 
 
-@given(PLACES, KEYS, st.integers(1, 100_000))
+@given(PLACES, st.builds(Opening, TEXTS, st.integers(1, 100_000)))
 def test_a_prompt_goes_elsewhere_only_if_it_is_long_and_both_pools_are_there(
-    able: list[Place], key: bytes | None, prompt_tokens: int
+    able: list[Place], opening: Opening
 ) -> None:
-    place = prompt_place(able, key, prompt_tokens, LEAST)
+    place = prompt_place(able, opening, LEAST)
     takers = [each.outstanding_tokens for each in able if each.pool == DECODE]
     if place is None:
         idle = [each for each in able if each.pool == PREFILL and each.outstanding_tokens == 0]
-        assert prompt_tokens < LEAST or not takers or not idle or key is not None
+        assert opening.tokens < LEAST or not takers or not idle
         return
     assert place in able
     assert place.pool == PREFILL
-    assert prompt_tokens >= LEAST
-    assert place.outstanding_tokens <= most_tokens(min(takers))
+    assert opening.tokens >= LEAST
+    assert place.outstanding_tokens <= most_tokens(min(takers), opening.tokens)
 
 
-@given(PLACES, st.binary(max_size=8), st.randoms())
+@given(PLACES, st.builds(Opening, TEXTS, st.just(LEAST)), st.randoms())
 def test_the_place_of_a_prompt_does_not_depend_on_the_order_of_replicas(
-    able: list[Place], key: bytes, random: object
+    able: list[Place], opening: Opening, random: object
 ) -> None:
     shuffled = sorted(able, key=lambda place: hash((place.name, repr(random))))
-    assert prompt_place(able, key, LEAST, LEAST) == prompt_place(shuffled, key, LEAST, LEAST)
+    assert prompt_place(able, opening, LEAST) == prompt_place(shuffled, opening, LEAST)
 
 
 def test_the_same_opening_goes_to_the_same_replica_whose_cache_may_hold_it() -> None:
     able = [Place(name, PREFILL) for name in "abcd"] + [Place("z", DECODE)]
-    chosen = {key: prompt_place(able, bytes([key]), LEAST, LEAST) for key in range(64)}
-    assert len(set(chosen.values())) == 4
-    assert chosen == {key: prompt_place(able, bytes([key]), LEAST, LEAST) for key in range(64)}
+    openings = [Opening(bytes([number]), LEAST) for number in range(64)]
+    chosen = [prompt_place(able, opening, LEAST) for opening in openings]
+    assert len(set(chosen)) == 4
+    assert chosen == [prompt_place(able, opening, LEAST) for opening in openings]
 
 
 def test_a_prompt_is_computed_where_it_is_answered_while_those_for_prompts_have_more_to_do() -> None:
     busy, free = Place("p", PREFILL, 20_000), Place("d", DECODE, 100)
-    assert prompt_place([busy, free], b"", 4096, LEAST) is None
-    assert prompt_place([busy, Place("d", DECODE, 20_000)], b"", 4096, LEAST) == busy
+    opening = Opening(b"", 4096)
+    assert prompt_place([busy, free], opening, LEAST) is None
+    assert prompt_place([busy, Place("d", DECODE, 20_000)], opening, LEAST) == busy

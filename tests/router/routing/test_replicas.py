@@ -9,6 +9,7 @@ import time
 import pytest
 
 from router.core.generation import Failure
+from router.routing.replica_choice import Opening
 from router.routing.replicas import Fleet
 from router.telemetry.collectors import FleetMetrics
 from router.telemetry.metrics import Metrics
@@ -66,7 +67,7 @@ def test_only_replicas_that_may_take_work_are_picked() -> None:
     draining.is_draining = True
     down.mark_down("a process died", time.monotonic(), reviving=False)
     unloaded.is_loaded = False
-    assert {replicas.pick(bytes([key])) for key in range(50)} == {loaded}
+    assert {replicas.pick(Opening(bytes([number]), 9)) for number in range(50)} == {loaded}
     assert replicas.pick(None, exclude=[loaded]) is None
 
 
@@ -74,7 +75,7 @@ def test_the_least_loaded_replica_is_picked() -> None:
     replicas, _ = fleet_of(nothing, nothing)
     busy, idle = replicas.replicas
     busy.began(FakeWork(), 5000)
-    assert {replicas.pick(bytes([key])) for key in range(50)} == {idle}
+    assert {replicas.pick(Opening(bytes([number]), 9)) for number in range(50)} == {idle}
 
 
 def test_a_replica_that_is_down_gets_one_request_when_its_pause_is_over() -> None:

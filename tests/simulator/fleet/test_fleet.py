@@ -108,14 +108,16 @@ class Candidate:
 
 
 @_few
-@given(st.lists(st.integers(0, 9000), min_size=1, max_size=8))
-def test_an_opening_belongs_to_any_replica_that_the_router_would_still_prefer(loads: list[int]) -> None:
+@given(st.lists(st.integers(0, 9000), min_size=1, max_size=8), st.integers(1, 4000))
+def test_an_opening_belongs_to_any_replica_that_the_router_would_still_prefer(
+    loads: list[int], prompt: int
+) -> None:
     plan = cell([1.0], len(loads))
     shape = compiled_shape(plan)
     made = new_cell(shape, plan.lengths, len(loads), len(loads), 2, 1, 0)
     made.engines.views["tokens"][0] = loads
-    found = {chosen_replica(made, shape, 0, 10) for _ in range(200)}
-    assert found == {row for row, tokens in enumerate(loads) if tokens <= most_tokens(min(loads))}
+    found = {chosen_replica(made, shape, 0, prompt, 10) for _ in range(200)}
+    assert found == {row for row, tokens in enumerate(loads) if tokens <= most_tokens(min(loads), prompt)}
 
 
 @_few
