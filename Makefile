@@ -69,9 +69,8 @@ $(INSTALLED_LOADTEST): $(INSTALLED) requirements-loadtest.hashes
 loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, with a report: inflight loadtest run $(ARGS)
 	@exec $(VENV)/bin/inflight loadtest run $(ARGS)
 
-# For two cores: two workers have stacks of their own first, which mostly wait, and one has none
-# (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
-WORKERS ?= 3
+# Each worker has stacks of its own first (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
+WORKERS ?= 2
 test: install-dev ## Run all tests: pytest $(ARGS)
 	@$(RUN) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 

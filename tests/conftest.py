@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from hypothesis import settings
@@ -96,8 +96,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """What is imported meanwhile stays: the garbage collector would look through all of it in vain."""
     gc.disable()
     try:
-        if runs_all_tests(session.config):
-            import_from_a_place_of_its_own(session.config)
+        if is_second_worker_of_all_tests(session.config):
+            import_tests_backwards()
         return (yield)
     finally:
         gc.freeze()
@@ -110,16 +110,15 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
     return partial(record_property, "figure")
 
 
-def runs_all_tests(config: pytest.Config) -> bool:
-    return [Path(each).resolve() for each in config.args] == [TESTS] and config.getoption("--device") == "cpu"
+def is_second_worker_of_all_tests(config: pytest.Config) -> bool:
+    worker: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
+    is_all = [Path(each).resolve() for each in config.args] == [TESTS]
+    return worker == "gw1" and is_all and config.getoption("--device") == "cpu"
 
 
-def import_from_a_place_of_its_own(config: pytest.Config) -> None:
-    """Where nothing is compiled yet, each worker compiles a part of it, and none all."""
-    known = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
-    paths = sorted(TESTS.rglob("test_*.py"))
-    begin = len(paths) * int(known["workerid"].removeprefix("gw")) // known["workercount"]
-    for path in paths[begin:]:
+def import_tests_backwards() -> None:
+    """Where nothing is compiled yet, each of two workers compiles one half, and neither all of it."""
+    for path in sorted(TESTS.rglob("test_*.py"), reverse=True):
         with suppress(Exception, pytest.skip.Exception):  # told when it is collected
             import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
@@ -138,22 +137,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """For pytest -n: one stack of a kind, and what a file prepares is prepared once.
-
-    Stacks wait a lot. Where there is a third worker it begins with what needs none, and fills the cores.
-    """
+    """For pytest -n: one stack of a kind, and what a file prepares is prepared once."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return work_of(nodeid)
-
-        def _assign_work_unit(self, node: Any) -> None:
-            if node.gateway.id == "gw2":
-                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
-            super()._assign_work_unit(node)
-
-    return Scheduling(config, log)
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = work_of
+    return scheduling
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,6 +20,7 @@ WEATHER = {
         "type": "object",
         "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
         "required": ["city"],
+        "additionalProperties": False,
     },
 }
 

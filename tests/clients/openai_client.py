@@ -77,7 +77,12 @@ def chat_streamed() -> None:
 @use("tool call")
 def tool_call() -> None:
     answer = client.chat.completions.create(
-        model=STACK.model, messages=[QUESTION], tools=[WEATHER], tool_choice="required", max_tokens=64
+        model=STACK.model,
+        messages=[QUESTION],
+        tools=[WEATHER],
+        tool_choice="required",
+        max_tokens=64,
+        temperature=0,
     )
     (call,) = answer.choices[0].message.tool_calls
     check("city" in json.loads(call.function.arguments), call)
@@ -86,7 +91,7 @@ def tool_call() -> None:
 @use("structured output by a pydantic model")
 def structured() -> None:
     answer = client.chat.completions.parse(
-        model=STACK.model, messages=[QUESTION], response_format=City, max_tokens=64
+        model=STACK.model, messages=[QUESTION], response_format=City, max_tokens=64, temperature=0
     )
     check(isinstance(answer.choices[0].message.parsed, City), answer)
 

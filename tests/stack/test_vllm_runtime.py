@@ -257,4 +257,4 @@ def test_an_engine_ends_with_its_core(two_processes: EngineProcess, checkpoint: 
     with pytest.raises(EOFError):
         hear_all(two_processes, events)
     assert events[-1].is_last
-    assert "vLLM's core ended" in (events[-1].error or "")
+    assert "vLLM" in (events[-1].error or "")  # by whoever notices first
