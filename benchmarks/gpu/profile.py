@@ -47,6 +47,11 @@ def fill(engine: Engine, requests: int, prompt_tokens: int, new_tokens: int) -> 
         engine.add(key, GenerationRequest(prompt, new_tokens))
 
 
+def until_all_decode(engine: Engine) -> None:
+    while engine.gauges().context or engine.gauges().waiting or not engine.gauges().scheduled:
+        engine.step()
+
+
 def measure(engine: Engine, title: str, steps: int) -> None:
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -109,8 +114,7 @@ def main() -> None:
         engine = build(arguments, Path(directory))
         for batch in map(int, arguments.batches.split(",")):
             fill(engine, batch, 512, 256)
-            while engine.gauges().context or engine.gauges().waiting or not engine.gauges().scheduled:
-                engine.step()
+            until_all_decode(engine)
             for _ in range(100):
                 engine.step()
             measure(engine, f"decoding, batch {batch}", STEPS)

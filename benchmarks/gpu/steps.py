@@ -16,14 +16,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.llama_8b import write_checkpoint
-from python_backend.engine.build import build_engine
-from python_backend.engine.config import EngineConfig
+from benchmarks.gpu.profile import drain, fill, until_all_decode
+from benchmarks.gpu.throughput import add_engine_arguments, build
 from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
-from python_backend.wire.parameters import device_defaults
 
 CONTEXT, STEPS, EVERY = 600, 120, 4
+FIRST_KEY = 1024  # beyond those of what decodes
 _DICE = random.Random(1)
 
 
@@ -55,37 +54,20 @@ def main() -> None:
     parser.add_argument("--batches", default="1,2,3,4,8,16,32,64,128,256")
     parser.add_argument("--prompts", default="64,330,900")
     parser.add_argument("--sequence-tokens", type=int, default=131_072)
-    parser.add_argument("--precision", default="bf16", choices=("bf16", "fp8"))
+    add_engine_arguments(parser)
     asked = parser.parse_args()
-    defaults, keys = device_defaults("cuda"), itertools.count()
+    keys = itertools.count(FIRST_KEY)
     lengths = [int(each) for each in asked.prompts.split(",")]
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        engine = build_engine(
-            EngineConfig(
-                str(write_checkpoint(Path(folder))),
-                device="cuda",
-                precision=asked.precision,
-                random_weights=True,
-                max_batch_size=defaults.max_batch_size,
-                max_step_tokens=defaults.max_step_tokens,
-                tokens_per_block=defaults.tokens_per_block,
-                max_sequence_tokens=asked.sequence_tokens,
-            )
-        )
+        engine = build(asked, Path(folder), asked.sequence_tokens)
         for batch in map(int, asked.batches.split(",")):
-            begun = [next(keys) for _ in range(batch)]
-            for key in begun:
-                engine.add(key, GenerationRequest(prompt(CONTEXT), 2000))
-            while engine.gauges().context or engine.gauges().waiting or not engine.gauges().scheduled:
-                engine.step()
+            fill(engine, batch, CONTEXT, 2000)
+            until_all_decode(engine)
             run(engine, 20)
             alone = min(run(engine, STEPS) / STEPS for _ in range(3))
             added = "  ".join(f"+{tokens}: {with_prompts(engine, keys, tokens):6.2f}" for tokens in lengths)
             print(f"{batch:4} decoding {alone:7.3f} ms   {added}", flush=True)
-            for key in begun:
-                engine.cancel(key)
-            while engine.has_work:
-                engine.step()
+            drain(engine)
 
 
 if __name__ == "__main__":

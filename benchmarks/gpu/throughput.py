@@ -86,7 +86,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-graphs", action="store_true")
 
 
-def build(arguments: argparse.Namespace, directory: Path) -> Engine:
+def build(arguments: argparse.Namespace, directory: Path, sequence_tokens: int = 8192) -> Engine:
     begin = time.perf_counter()
     stages: dict[str, float] = {}
 
@@ -102,7 +102,7 @@ def build(arguments: argparse.Namespace, directory: Path) -> Engine:
             max_batch_size=DEFAULTS.max_batch_size,
             max_step_tokens=arguments.step_tokens,
             tokens_per_block=arguments.block,
-            max_sequence_tokens=8192,
+            max_sequence_tokens=sequence_tokens,
             cuda_graphs=not arguments.no_graphs,
         ),
         progress,

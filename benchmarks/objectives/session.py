@@ -174,14 +174,14 @@ def slim(result: RequestResult) -> RequestResult:
     return replace(result, gaps_s=[] if between_s is None else [between_s], text="", request_id="")
 
 
+def summed(sample: dict[str, float], family: str) -> float:
+    return sum(value for name, value in sample.items() if name.startswith(family))
+
+
 def counted(session: Session, run: SentRun, family: str) -> float:
     """By how much a counter of all engines rose; what a run asked for is over when the next one begins."""
     samples = session.samples_of(run)
-    first, last = (
-        sum(value for name, value in sample.items() if name.startswith(family))
-        for sample in (samples[0], samples[-1])
-    )
-    return last - first
+    return summed(samples[-1], family) - summed(samples[0], family)
 
 
 def overhead_s(session: Session) -> float:

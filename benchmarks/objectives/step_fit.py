@@ -8,13 +8,13 @@ from __future__ import annotations
 from bisect import bisect
 from itertools import pairwise
 
-from benchmarks.objectives.session import Part, Session
+from benchmarks.objectives.session import Part, Session, summed
 from python_backend.costs.step_cost import StepCost
 from simulator.planning.fitting import fitted_cost
 
-_STEPS = 'nv_trt_llm_general_metrics{general_type="iteration_counter"'
+STEPS = 'nv_trt_llm_general_metrics{general_type="iteration_counter"'
 _BLOCKS = 'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used"'
-_BUSY, _TOKENS = "inflight_engine_busy_seconds_total", "inflight_engine_generated_tokens_total"
+BUSY, _TOKENS = "inflight_engine_busy_seconds_total", "inflight_engine_generated_tokens_total"
 # Windows with fewer steps say little, and so do a few windows.
 _FEWEST_STEPS, _FEWEST_WINDOWS = 6, 30
 
@@ -26,23 +26,21 @@ def step_cost(session: Session, part: Part) -> StepCost:
     """
     rows, times_ms = [], []
     for before, after in pairwise(session.samples):
-        steps = _sum(after, _STEPS) - _sum(before, _STEPS)
+        steps = summed(after, STEPS) - summed(before, STEPS)
         if steps < _FEWEST_STEPS or _part(session, before["at_s"]) in (None, part):
             continue
-        blocks = (_sum(before, _BLOCKS) + _sum(after, _BLOCKS)) / 2 / session.servers  # a step reads its own
+        blocks = (
+            (summed(before, _BLOCKS) + summed(after, _BLOCKS)) / 2 / session.servers
+        )  # a step reads its own
         held = session.engine.block_tokens * blocks
         prompts = _prompt_tokens(session, before["at_s"], after["at_s"])
-        rows.append((steps, prompts, _sum(after, _TOKENS) - _sum(before, _TOKENS), held * steps / 1000))
-        times_ms.append(1000 * (_sum(after, _BUSY) - _sum(before, _BUSY)))
+        rows.append((steps, prompts, summed(after, _TOKENS) - summed(before, _TOKENS), held * steps / 1000))
+        times_ms.append(1000 * (summed(after, BUSY) - summed(before, BUSY)))
     if len(rows) >= _FEWEST_WINDOWS:
         return fitted_cost(rows, times_ms)[0]
     if session.cost is None:
         raise ValueError("the session has not learned what steps cost")
     return session.cost
-
-
-def _sum(sample: dict[str, float], family: str) -> float:
-    return sum(value for name, value in sample.items() if name.startswith(family))
 
 
 def _part(session: Session, at_s: float) -> Part | None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from benchmarks.objectives.session import SentRun, Session, counted
-from benchmarks.objectives.step_fit import step_cost
+from benchmarks.objectives.session import SentRun, Session, counted, summed
+from benchmarks.objectives.step_fit import BUSY, STEPS, step_cost
 from python_backend.costs.step_cost import StepCost
 
-_STEPS = 'nv_trt_llm_general_metrics{general_type="iteration_counter"'
-_BUSY, _TOLD = "inflight_engine_busy_seconds_total", "inflight_engine_step_cost_seconds"
+_TOLD = "inflight_engine_step_cost_seconds"
 _TOLD_NAMES = ("base", "prefill_token", "decode_sequence", "kv_kilotoken")
 
 
@@ -33,14 +32,14 @@ def by_other_runs(session: Session, run: SentRun) -> StepTimes:
 def by_the_run(session: Session, run: SentRun) -> StepTimes:
     """The coefficients that were told on average, all of them by as much more as steps took in all."""
     told = _told_cost(session, run)
-    slower = 1000 * counted(session, run, _BUSY) / _work_ms(run, told, counted(session, run, _STEPS))
+    slower = 1000 * counted(session, run, BUSY) / _work_ms(run, told, counted(session, run, STEPS))
     return StepTimes(StepCost(*(slower * each for each in asdict(told).values())), told)
 
 
 def _told_cost(session: Session, run: SentRun) -> StepCost:
     samples = session.samples_of(run)
     told_s = [
-        sum(value for sample in samples for name, value in sample.items() if name.startswith(family))
+        sum(summed(sample, family) for sample in samples)
         for family in (f'{_TOLD}{{coefficient="{each}"' for each in _TOLD_NAMES)
     ]
     if not any(told_s):

@@ -178,7 +178,7 @@ class CudaDecoder:
         if len(qkv) <= len(self._attended):
             out = self._attended[: len(qkv)]
         else:
-            out = qkv.new_empty(len(qkv), shape.heads * shape.head_dim)
+            out = qkv.new_zeros(len(qkv), shape.heads * shape.head_dim)
         window, softcap, scale = shape.windows[index], shape.attention_softcap, shape.query_scale
         if rows.work is not None:
             decode_attention(
