@@ -214,7 +214,7 @@ class App:
             record.deadline_s = read_deadline(deadline, None, record.arrived_s)
         if KEY_HEADER in headers and route.takes_keys:
             await self._keyed.answer(exchange, record, route.endpoint)
-        elif route.reads_for_client:
+        elif request.method == "GET" and route.reads_for_client:
             await unless_left(route.endpoint(exchange, record), exchange.on_disconnect)
         elif CACHE_HEADER in headers and (terms := self._cached.terms_of(exchange, record, route)):
             await self._cached.answer(exchange, record, route.endpoint, terms)

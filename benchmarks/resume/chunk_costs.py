@@ -43,7 +43,7 @@ class _Nowhere:
 
 async def _answer(exchange: Exchange, record: Record) -> None:
     """As `TextJob` writes one: an event is encoded and sent, and the engine's next word is waited for."""
-    dialect = ChatDialect(record.request_id, "model")
+    dialect = ChatDialect(record.request_id, "model", record.began_s)
     exchange.start(200, [*dialect.headers, *record.headers()])
     delta = Delta(" word", completion_tokens=1, prompt_tokens=20)
     for _ in range(CHUNKS):

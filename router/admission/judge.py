@@ -87,7 +87,8 @@ class Judge:
         self._running.patience_s[demand.tier] = demand.deadline_s - demand.arrived_s
         self.offered.add(entry.cost_us, now_s)
         self.neighbours.offered(demand.tenant, entry.weight, entry.cost_us, now_s)
-        self._weigh(entry, now_s)
+        if allocation.capacity.can_pause:
+            self._weigh(entry, now_s)
         refusal, budget = None, allocation.kv_budget
         # What is reserved for it is never less than what it cannot do without.
         if demand.sequences > allocation.capacity.slots or (budget is not None and entry.kv_tokens >= budget):
@@ -107,8 +108,6 @@ class Judge:
     def _weigh(self, entry: QueueEntry, now_s: float) -> None:
         """One of a tenant that asks for little has the weight, in the engine too, that lets it have that."""
         capacity, demand = self._allocation.capacity, entry.demand
-        if not capacity.can_pause:
-            return
         holder = (int(demand.tier), demand.tenant)
         engines, prices = None, self._running.prices
         if prices.token_us != self._token_us and prices.token_us > 0 < self._token_us:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from router.chat.tools import (
 from router.core.answer_reader import THINK, THINK_END
 from router.core.generation import LITERAL_MARK, MAX_NEW_TOKENS, GenerationCall, unmarked
 from router.core.harmony import ASSISTANT, FINAL, in_channels
-from router.core.origin import random_bits
 from router.request.decoding import invalid
 
 if TYPE_CHECKING:
@@ -279,7 +279,10 @@ def generation_call(
     if min_tokens > max_tokens:
         raise invalid(f"min_tokens: {min_tokens} is more than the {max_tokens} allowed", "min_tokens")
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    seed = random_bits(63) if body.seed is None else body.seed % 2**64
+    if body.seed is None:  # one that is made again under its id has the same
+        seed = int.from_bytes(blake2b(request_id.encode(), digest_size=8).digest(), "big") >> 1
+    else:
+        seed = body.seed % 2**64
     return GenerationCall(
         request_id=request_id,
         prompt=prompt,

@@ -28,7 +28,7 @@ class Outcome(str, Enum):
 
 @dataclass(slots=True)
 class Record:
-    """One per HTTP request; filled in as the request goes on. Times are on the monotonic clock."""
+    """One per HTTP request; filled in as the request goes on. Times are on the monotonic clock, but one."""
 
     route: str
     request_id: str
@@ -49,6 +49,7 @@ class Record:
     shadow: int | None = None  # the release that gets it too, and whose answer nobody sees
     is_mirrored: bool = False  # to the canary of its rollout
     arrived_s: float = field(default_factory=time.monotonic)
+    began_s: float = field(default_factory=time.time)  # by the calendar, as its answer is dated
     deadline_s: float = inf  # by when its client wants the first token, or the answer of a fixed-cost model
     first_token_s: float | None = None
     prompt_tokens: int = 0

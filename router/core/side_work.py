@@ -17,41 +17,38 @@ _SPELL_S = 0.05
 
 
 class SideWork:
-    """Told on the event loop of each beginning and end. Programs are the leaders of their process groups."""
+    """Looked after on the event loop. Programs are the leaders of their process groups.
+
+    `is_answering`: some answer is being made now. Whoever changes it has it looked at, if there are programs.
+    """
 
     def __init__(self, stands_still: bool = True) -> None:
         self._stands_still = stands_still
-        self._programs: set[int] = set()
-        self._is_answering = False
+        self.programs: set[int] = set()
+        self.is_answering = False
         self._is_still = False
         self._is_spell = False
         self._spell_due: asyncio.TimerHandle | None = None
 
-    def answering(self, is_answering: bool) -> None:
-        """Whether any answer is being made now."""
-        self._is_answering = is_answering
-        if self._programs:
-            self._look()
-
     def begin(self, program: int) -> None:
-        self._programs.add(program)
+        self.programs.add(program)
         if self._is_still:
             _tell(program, signal.SIGSTOP)
-        self._look()
+        self.look()
 
     def end(self, program: int) -> None:
         """It has its answer, or is to be ended."""
-        self._programs.discard(program)
+        self.programs.discard(program)
         if self._is_still:
             _tell(program, signal.SIGCONT)
-        self._look()
+        self.look()
 
-    def _look(self) -> None:
-        is_still = self._stands_still and self._is_answering and bool(self._programs) and not self._is_spell
+    def look(self) -> None:
+        is_still = self._stands_still and self.is_answering and bool(self.programs) and not self._is_spell
         if is_still == self._is_still:
             return
         self._is_still = is_still
-        for program in self._programs:
+        for program in self.programs:
             _tell(program, signal.SIGSTOP if is_still else signal.SIGCONT)
         # Moments in between do not put it off: there may be many, all too short to get anywhere.
         if is_still and self._spell_due is None:
@@ -62,12 +59,12 @@ class SideWork:
         self._spell_due = None
         if self._is_still:
             self._is_spell = True
-            self._look()
+            self.look()
             asyncio.get_running_loop().call_later(_SPELL_S, self._end_spell)
 
     def _end_spell(self) -> None:
         self._is_spell = False
-        self._look()
+        self.look()
 
 
 def _tell(program: int, number: signal.Signals) -> None:

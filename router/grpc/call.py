@@ -60,7 +60,13 @@ class Call:
         "unsent_prefix",
     )
 
-    def __init__(self, method: str, request: bytes, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        method: str,
+        request: bytes,
+        max_message_bytes: int,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
         self.method = method
         self.request = request
         self.ended = False
@@ -81,7 +87,7 @@ class Call:
         self._discarding = False
         self._waiter: asyncio.Future[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._on_end: Callable[[], None] | None = None
+        self._on_end = on_end  # called once
 
     # For the caller
 
@@ -123,13 +129,6 @@ class Call:
         self._forget_messages()
         if not self.ended:
             self._credit()
-
-    def on_end(self, callback: Callable[[], None]) -> None:
-        """Calls back once, when the call has ended; at once if it has."""
-        if self.ended:
-            callback()
-        else:
-            self._on_end = callback
 
     def set_deadline(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()

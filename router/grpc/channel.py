@@ -14,7 +14,7 @@ from router.grpc.status import GrpcError, StatusCode
 from router.grpc.target import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from router.grpc.target import ClientTls
 
@@ -59,9 +59,15 @@ class Channel:
         self._why = ""
         self._closed = False
 
-    def call(self, method: str, request: bytes, timeout_s: float | None = None) -> Call:
-        """Sends one request; the answer's messages are read off the call."""
-        call = Call(method, request, self._max_message_bytes)
+    def call(
+        self,
+        method: str,
+        request: bytes,
+        timeout_s: float | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> Call:
+        """Sends one request; the answer's messages are read off the call, which may have ended by then."""
+        call = Call(method, request, self._max_message_bytes, on_end)
         if timeout_s is not None:
             call.set_deadline(timeout_s)
         self._dispatch(call)

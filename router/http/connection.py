@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._awaits_disk = False
         self._upload: Upload | None = None
         self._held: _Held | None = None
-        self._reset_message()
+        self.on_message_begin()
 
     @property
     def is_idle(self) -> bool:
@@ -202,7 +202,8 @@ class Connection(asyncio.Protocol):
 
     # The parser
 
-    def _reset_message(self) -> None:
+    def on_message_begin(self) -> None:
+        self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s
         self._target = b""
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
@@ -213,9 +214,6 @@ class Connection(asyncio.Protocol):
         self._body_limit = self._limits.max_body_bytes
         self._upload = None
         self._held = None
-
-    def on_message_begin(self) -> None:
-        self._read_deadline_s = time.monotonic() + self._limits.header_timeout_s
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -292,7 +290,7 @@ class Connection(asyncio.Protocol):
             upload=self._upload,
         )
         held = self._held
-        self._reset_message()
+        self._body, self._upload, self._held = [], None, None  # they are the request's now
         if self._active is None and not self._waiting and not self._transport.is_closing():
             self._handle(request, held)
             return
@@ -394,7 +392,6 @@ class Connection(asyncio.Protocol):
         lines = [f"{self._parser.get_method().decode()} {self._target.decode()} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self._headers.items() if name not in _UPGRADE_HEADERS]
         self._parser = httptools.HttpRequestParser(self)
-        self._reset_message()
         self._message_bytes = 0
         return "\r\n".join([*lines, "", ""]).encode("latin-1")
 

@@ -18,7 +18,6 @@ from router.content.batches.rows import WINDOW_S, Batch, new_batch_id
 from router.content.files.model import LONGEST_LIFE_S, SHORTEST_LIFE_S
 from router.content.files.rows import find as find_file
 from router.content.lookup import Page
-from router.core.origin import now_s
 from router.core.record import Record
 from router.core.tenant import Caller, Scope
 from router.http.exchange import Exchange
@@ -77,7 +76,7 @@ class _Batches:
     async def make(self, exchange: Exchange, record: Record) -> None:
         body = decode_small(_decoder, exchange.request.body)
         _check_scope(record.caller, body.endpoint)
-        created_s = now_s()
+        created_s = record.began_s
         batch = Batch(
             id=new_batch_id(),
             organisation_id=record.tenant,

@@ -106,7 +106,8 @@ class ChatCompletions:
 
     async def __call__(self, exchange: Exchange, record: Record) -> None:
         raw, aside = exchange.request.body, self._answers.aside
-        is_large = takes_long(raw)
+        is_long = len(raw) > LARGE_BYTES
+        is_large = is_long and takes_long(raw)
         body = await aside.run(record.tenant, decode_chat, raw) if is_large else decode_chat(raw)
         record.user = body.user or record.user
         model = self._models.find(body.model, record)
@@ -126,7 +127,7 @@ class ChatCompletions:
                 is_large = is_large or messages is not body.messages  # a few bytes may name long files
                 body = msgspec.structs.replace(body, messages=messages)
                 break
-        is_large = is_large or (len(raw) > LARGE_BYTES and not model.template.renders_quickly(body.messages))
+        is_large = is_large or (is_long and not model.template.renders_quickly(body.messages))
         asked = (body, record, model, model.template, images)
         if is_large:
             calls = await aside.run(record.tenant, templated_calls, *asked)
@@ -136,6 +137,7 @@ class ChatCompletions:
         dialect = (StoredDialect if body.store else ChatDialect)(
             record.request_id,
             model.name,
+            record.began_s,
             include_usage=options is not None and bool(options.include_usage),
             service_tier=body.service_tier,
         )

@@ -68,6 +68,7 @@ class Completions:
         dialect = CompletionDialect(
             record.request_id,
             model.name,
+            record.began_s,
             include_usage=options is not None and bool(options.include_usage),
             service_tier=body.service_tier,
         )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from router.core.origin import now_s
 from router.http import sse
 from router.openai.log_probs import chat_log_probs, completion_log_probs
 
@@ -79,12 +78,18 @@ class Dialect:
     silence = sse.COMMENT
 
     def __init__(
-        self, request_id: str, model: str, *, include_usage: bool = False, service_tier: str | None = None
+        self,
+        request_id: str,
+        model: str,
+        created_s: float,
+        *,
+        include_usage: bool = False,
+        service_tier: str | None = None,
     ) -> None:
         self._whole_head: dict[str, Any] = {
             "id": request_id,
             "object": self.whole_object,
-            "created": int(now_s()),
+            "created": int(created_s),
             "model": model,
             "system_fingerprint": FINGERPRINT,
         }

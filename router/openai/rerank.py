@@ -20,7 +20,6 @@ from router.core.embedding import (
     calls_of,
 )
 from router.core.generation import text_tokens
-from router.core.origin import now_s
 from router.core.record import Record
 from router.core.tenant import Scope
 from router.http.exchange import Exchange
@@ -152,8 +151,8 @@ def read_score(raw: bytes) -> _Asked:
 
     def render(record: Record, model: str, scores: Sequence[float]) -> dict[str, Any]:
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
-        told = {"id": record.request_id, "object": "list", "created": int(now_s()), "model": model}
-        return told | {"data": data} | _usage(record)
+        told = {"id": record.request_id, "object": "list", "created": int(record.began_s)}
+        return told | {"model": model, "data": data} | _usage(record)
 
     return _Asked(body.model, body.user, list(zip(firsts, seconds, strict=True)), render)
 

@@ -25,7 +25,6 @@ from router.content.documents.documents import Documents
 from router.content.lookup import Owner
 from router.content.storage_quota import StorageQuota
 from router.core.fair_pool import unless_left
-from router.core.origin import now_s
 from router.core.record import Record
 from router.http.exchange import Exchange
 from router.openai.held_exchange import HeldExchange
@@ -69,7 +68,8 @@ class Asked:
     def dialect(self, request_id: str) -> ResponsesDialect:
         head = response_head(self.body, self.id, int(self.created_s), self.model)
         known = namespaces(self.body.tools) if self.body.tools else None
-        return ResponsesDialect(request_id, self.model.name, head, bool(self.body.background), known)
+        asked = (request_id, self.model.name, self.created_s)
+        return ResponsesDialect(*asked, head, bool(self.body.background), known)
 
     def chat(self, items: Sequence[Item]) -> ChatBody:
         return as_chat(self.body, as_messages(items, self.body.instructions))
@@ -143,7 +143,7 @@ class ResponseCreation:
         except InflightError as error:
             raise in_response_words(error) from None
         past = Past(history, new)
-        return Asked(new_id("resp"), now_s(), body, model, model.template, owner, past)
+        return Asked(new_id("resp"), record.began_s, body, model, model.template, owner, past)
 
     async def _history(self, body: ResponseBody, owner: Owner) -> list[Item]:
         if body.previous_response_id is not None:

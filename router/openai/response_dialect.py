@@ -40,11 +40,12 @@ class ResponsesDialect(Dialect):
         self,
         request_id: str,
         model: str,
+        created_s: float,
         head: dict[str, Any],
         is_announced: bool = False,
         namespaces: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
-        super().__init__(request_id, model)
+        super().__init__(request_id, model, created_s)
         self.output: list[Item] = []
         self._namespaces = namespaces or {}
         self._is_summary = (head.get("reasoning") or {}).get("summary") is not None

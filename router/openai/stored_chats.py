@@ -35,8 +35,8 @@ _PAIR = re.compile(r"metadata\[([^\]]{1,64})\]")
 class StoredDialect(ChatDialect):
     """Keeps the whole completion too, streamed or not."""
 
-    def __init__(self, request_id: str, model: str, **named: Any) -> None:
-        super().__init__(request_id, model, **named)
+    def __init__(self, request_id: str, model: str, created_s: float, **named: Any) -> None:
+        super().__init__(request_id, model, created_s, **named)
         self.completion = b""
         self._told: dict[int, list[str]] = {}  # the text of each choice, where it is streamed
 

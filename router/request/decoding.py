@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.request.aside import LARGE_BYTES
 
 Value = TypeVar("Value")
 _MOST_QUERY_FIELDS = 50
@@ -87,8 +86,8 @@ def check_containers(body: bytes) -> None:
 
 
 def takes_long(body: bytes) -> bool:
-    """To be decoded; a few long texts do not, up to a size: they are copied."""
-    return len(body) > LARGE_BYTES and (len(body) > _QUICK_BYTES or _has_many(body, b"{"))
+    """Whether a large body does to be decoded; a few long texts do not, up to a size: they are copied."""
+    return len(body) > _QUICK_BYTES or _has_many(body, b"{")
 
 
 def _has_many(body: bytes, mark: bytes) -> bool:

@@ -64,7 +64,9 @@ class Doorkeeper:
         """By the key, or by the session of a browser that sends none; raises as `identify`."""
         given = headers.get("authorization") or bare_key(headers)
         if given is None and (session := self.session_of(method, headers)) is not None:
-            return _with_scope(session.caller, scope)
+            if scope not in session.caller.key.scopes:
+                raise _lacking(scope)
+            return session.caller
         return self.identify(given, scope)
 
     def session_of(self, method: str, headers: Mapping[str, str]) -> Session | None:
@@ -84,18 +86,22 @@ class Doorkeeper:
 
     def identify(self, authorization: str | None, scope: Scope) -> Caller:
         """Raises INVALID_KEY or FORBIDDEN; never tells an unknown key from a revoked one."""
-        if (keyless := self.keyless) is not None:
+        if not self._tenancy.catalogue.has_keys and (keyless := self.keyless) is not None:
             return keyless
         if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
             raise InflightError(ErrorKind.INVALID_KEY, _MISSING)
-        return _with_scope(self.verify(authorization[len(_BEARER) :].strip()), scope)
+        found = self._tenancy.keyring.verify(authorization[len(_BEARER) :].strip(), time.time())
+        if isinstance(found, Refused):
+            raise _refused(found)
+        if scope not in found.key.scopes:
+            raise _lacking(scope)
+        return found
 
     def verify(self, key: str) -> Caller:
         """Whatever it is for; raises INVALID_KEY."""
         found = self._tenancy.keyring.verify(key, time.time())
         if isinstance(found, Refused):
-            log.info("a key was refused: %s", found.reason.value)
-            raise InflightError(ErrorKind.INVALID_KEY, found.message)
+            raise _refused(found)
         return found
 
     @property
@@ -104,10 +110,13 @@ class Doorkeeper:
         return None if self._tenancy.catalogue.has_keys else self._keyless
 
 
-def _with_scope(caller: Caller, scope: Scope) -> Caller:
-    if scope not in caller.key.scopes:
-        raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {scope.value}")
-    return caller
+def _refused(key: Refused) -> InflightError:
+    log.info("a key was refused: %s", key.reason.value)
+    return InflightError(ErrorKind.INVALID_KEY, key.message)
+
+
+def _lacking(scope: Scope) -> InflightError:
+    return InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {scope.value}")
 
 
 def _session_cookie(cookies: str) -> str:

@@ -277,7 +277,9 @@ class Permits:
         permit = Permit(self, record, self._meters.opened(record), reservation, price, turn)
         self._open.add(permit)
         if len(self._open) == 1:
-            self._side_work.answering(True)
+            self._side_work.is_answering = True
+            if self._side_work.programs:
+                self._side_work.look()
         try:
             if on_leave is not None:
                 on_leave(permit.client_left)
@@ -306,7 +308,9 @@ class Permits:
         self._open.remove(permit)
         permit.meter.closed(permit.record, self._clock())
         if not self._open:
-            self._side_work.answering(False)
+            self._side_work.is_answering = False
+            if self._side_work.programs:
+                self._side_work.look()
             for waiter in self._waiting:
                 if not waiter.done():
                     waiter.set_result(None)

@@ -55,8 +55,8 @@ class Route:
 
     @property
     def reads_for_client(self) -> bool:
-        """Whether it is given up when its client leaves: it looks something up, for nobody else."""
-        return self.method == "GET" and self.scope is not None and not self.streams
+        """Whether, asked by GET, it is given up when its client leaves: it looks something up for it."""
+        return self.scope is not None and not self.streams
 
     @property
     def names(self) -> list[str]:

@@ -23,7 +23,7 @@ from router.routing.models import ServedModel
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from router.core.generation import Generation, GenerationCall, Pipeline
+    from router.core.generation import GenerationCall
     from router.core.messages import ToolCall
     from router.core.record import Record
     from router.http.exchange import Exchange, Headers
@@ -80,12 +80,6 @@ def patience_with(record: Record, now_s: float) -> float:
     return patience_s(record.completion_tokens, now_s - (record.first_token_s or now_s))
 
 
-def _begin(record: Record, pipeline: Pipeline, index: int, call: GenerationCall) -> Generation:
-    if record.journal is None:
-        return pipeline.generate(call)
-    return record.journal.generate(pipeline, index, call)
-
-
 class TextJob:
     """Answers to one or several prompts, written in one dialect."""
 
@@ -129,18 +123,20 @@ class TextJob:
     async def run(self, permit: Permit) -> None:
         record = self._record
         record.dispatched_s = time.monotonic()
-        calls = self._calls
+        pipeline, journal = self.served.pipeline, record.journal
         tier = None if record.tier is Tier.STANDARD else record.tier.label
         weight = permit.weight
         deadline_s, trace = record.deadline_s, record.trace
         # The calls of one request are alike.
-        if weight or trace is not None or calls[0].tier != tier or deadline_s < inf:
-            calls = [
-                msgspec.structs.replace(call, tier=tier, weight=weight, trace=trace, deadline_s=deadline_s)
-                for call in calls
-            ]
-        for index, call in enumerate(calls):
-            generation = _begin(record, self.served.pipeline, index, call)
+        is_usual = not weight and trace is None and self._calls[0].tier == tier and deadline_s == inf
+        for index, asked in enumerate(self._calls):
+            call = asked
+            if not is_usual:
+                more = {"tier": tier, "weight": weight, "trace": trace, "deadline_s": deadline_s}
+                call = msgspec.structs.replace(asked, **more)
+            generation = (
+                pipeline.generate(call) if journal is None else journal.generate(pipeline, index, call)
+            )
             permit.attach(generation)
             reader = None if self._new_reader is None else self._new_reader()
             guard = thought_guard = None

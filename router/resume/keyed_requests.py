@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.fair_pool import unless_left
-from router.core.origin import Origin, originating
+from router.core.origin import originating
 from router.http import sse
 from router.request.decoding import invalid
 from router.request.errors import HttpError, write_error
@@ -98,13 +98,13 @@ class KeyedRequests:
         retelling = Retelling(claimed, sink) if sink.is_shared else None
         kept = KeptExchange(exchange, record, sink, claimed.told, retelling)
         claim = claimed.claim
-        record.request_id, record.journal = claim.request_id, retelling
+        record.request_id, record.began_s, record.journal = claim.request_id, claim.began_s, retelling
         if claimed.told:
             record.pinned_release, record.is_release_given = decode_head(claimed.told[0]).release, True
         with self._running(name, _Run(kept, sink)):
             reading = asyncio.get_running_loop().create_task(self._deliver(name, exchange, reader))
             try:
-                with originating(Origin(claim.seed, claim.began_s)):
+                with originating(claim.seed):
                     await endpoint(kept, record)
                 sink.close()
             except BaseException as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import jinja2
 import msgspec
+from jinja2.compiler import CodeGenerator
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from jinja2.nodes import Node
+    from jinja2.compiler import Frame
+    from jinja2.nodes import Getattr, Node
     from jinja2.parser import Parser
 
     from router.core.messages import Message
@@ -171,13 +173,21 @@ def _up_to(prompt: str, content: str | list[dict[str, str]]) -> str:
     raise ValueError("its last message cannot be continued")
 
 
-class _Environment(ImmutableSandboxedEnvironment):
+class _Code(CodeGenerator):
     """Finds `message.role` in a dict at once, where Jinja looks for an attribute of that name first."""
 
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute in obj and attribute not in _DICT_NAMES:
-            return obj[attribute]
-        return super().getattr(obj, attribute)
+    def visit_Getattr(self, node: Getattr, frame: Frame) -> None:
+        if node.attr in _DICT_NAMES:
+            super().visit_Getattr(node, frame)
+            return
+        found, name = self.temporary_identifier(), repr(node.attr)
+        self.write(f"({found}[{name}] if type({found} := ")
+        self.visit(node.node, frame)
+        self.write(f") is dict and {name} in {found} else environment.getattr({found}, {name}))")
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    code_generator_class = _Code
 
 
 def load_template(checkpoint_dir: Path) -> ChatTemplate | None:

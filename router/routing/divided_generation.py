@@ -111,12 +111,13 @@ class DividedGeneration(FleetGeneration):
         self._replicas.prompts_lost += computed is None and not self._stop_asked
         return computed
 
-    def _asked_of(self, replica: Replica) -> GenerationCall:
-        computed = self._computed
-        if computed is None or replica.pool != DECODE:
-            self._computed = None
-            return self._call
-        return msgspec.structs.replace(self._call, part=Part.GENERATION.value, context=computed.context)
+    def _open(self, replica: Replica, number: int) -> TritonGeneration:
+        computed = self._computed if replica.pool == DECODE else None
+        self._computed, self._asked = computed, self._call
+        if computed is not None:
+            more = {"part": Part.GENERATION.value, "context": computed.context}
+            self._asked = msgspec.structs.replace(self._call, **more)
+        return super()._open(replica, number)
 
     def _take(self, delta: Delta, replica: Replica) -> Delta | None:
         if delta.cached_tokens > self._found_tokens:

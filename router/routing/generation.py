@@ -267,8 +267,9 @@ class FleetPipeline:
             call = msgspec.structs.replace(call, shared_prefix=shared)
         if self.replicas.poisons is not None and self.replicas.poisons.has(digest(call), time.monotonic()):
             raise InflightError(ErrorKind.INTERNAL, _POISON)
-        new = self._divided if self.replicas.is_divided else self._generation
-        return new(self, call, told)
+        if self.replicas.only is None and self.replicas.is_divided:
+            return self._divided(self, call, told)
+        return self._generation(self, call, told)
 
     def relay(self, request: Any, trace: Trace | None = None) -> FleetRelay:
         """For a request that somebody else built; the model that it names is filled in."""
@@ -298,6 +299,7 @@ class FleetGeneration(Attempts):
 
     _can_replay = True
     __slots__ = (
+        "_asked",
         "_call",
         "_expected",
         "_generated",
@@ -318,7 +320,7 @@ class FleetGeneration(Attempts):
         tokens = expected + self._prompt_tokens
         super().__init__(pipeline.replicas, pipeline.settings, tokens, call.trace)
         self._pipeline = pipeline
-        self._call = call
+        self._call = self._asked = call  # what is asked of a replica may say more
         self._expected = expected
         self._generated = 0  # by the attempt that is under way
         self._pieces: list[str] = []  # of the text that was told
@@ -331,11 +333,8 @@ class FleetGeneration(Attempts):
         self._replay: Replay | None = None
         self._is_broken = False
 
-    def _asked_of(self, replica: Replica) -> GenerationCall:
-        return self._call
-
     def _open(self, replica: Replica, number: int) -> TritonGeneration:
-        call = self._asked_of(replica)
+        call = self._asked
         if number > 1:
             call = msgspec.structs.replace(call, request_id=f"{call.request_id}-r{number}")
             self._generated = 0

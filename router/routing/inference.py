@@ -49,8 +49,8 @@ class SingleCall:
         """Raises GrpcError; TritonError where it was given up."""
         replica = self.replica
         replica.began(self, self._tokens, self._began_s)
-        call = self._call = replica.connection.begin_once(request, timeout_s)
-        call.on_end(partial(replica.ended, self))
+        call = replica.connection.begin_once(request, timeout_s, partial(replica.ended, self))
+        self._call = call
         try:
             return await read_once(call)
         except GrpcError:

@@ -80,9 +80,9 @@ class TritonConnection:
         """Sends one request on a stream of its own, which the server sees half closed."""
         return InferStream(self.infer_bytes(request.SerializeToString(), timeout_s))
 
-    def begin_once(self, request: Any, timeout_s: float | None = None) -> Call:
+    def begin_once(self, request: Any, timeout_s: float | None, on_end: Callable[[], None]) -> Call:
         """ModelInfer, begun: for who may have to give it up; `read_once` has its answer."""
-        return self._channel.call(_SERVICE + "ModelInfer", request.SerializeToString(), timeout_s)
+        return self._channel.call(_SERVICE + "ModelInfer", request.SerializeToString(), timeout_s, on_end)
 
     async def infer_once(self, request: Any, timeout_s: float | None = None) -> Any:
         """ModelInfer: one request, one response."""
@@ -213,8 +213,7 @@ class TritonGeneration:
 
     def begin(self) -> Call:
         """Once; for who does not take at once, else the first `take` does it."""
-        call = self._triton_call = self._connection.infer_bytes(self._request)
-        call.on_end(self._end)
+        call = self._triton_call = self._connection.infer_bytes(self._request, on_end=self._end)
         self.more = call.arrival
         return call
 

@@ -54,11 +54,11 @@ def response_of(delta: Delta) -> Any:
 class FakeCall:
     """A call that ends when its steps do, or when somebody gives it up."""
 
-    def __init__(self, steps: Sequence[Any]) -> None:
+    def __init__(self, steps: Sequence[Any], on_end: Callable[[], None] | None = None) -> None:
         self._steps = list(steps)
         self._waiter: asyncio.Future[None] | None = None
         self._is_here = False  # what comes next has come: each step takes a turn of the event loop
-        self._on_end: Callable[[], None] | None = None
+        self._on_end = on_end
         self._is_stopped = False
         self._is_unread = False
         self.error: GrpcError | None = None
@@ -126,12 +126,6 @@ class FakeCall:
         if self._is_unread:
             self._end()
 
-    def on_end(self, callback: Callable[[], None]) -> None:
-        if self.ended:
-            callback()
-        else:
-            self._on_end = callback
-
     def _end(self) -> None:
         self.ended = True
         self._arrive()
@@ -175,8 +169,10 @@ class FakeConnection:
         self._calls: dict[str, FakeCall] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 
-    def infer_bytes(self, request: bytes, timeout_s: float | None = None) -> FakeCall:
-        return self._begin(service_pb2.ModelInferRequest.FromString(request))
+    def infer_bytes(
+        self, request: bytes, timeout_s: float | None = None, on_end: Callable[[], None] | None = None
+    ) -> FakeCall:
+        return self._begin(service_pb2.ModelInferRequest.FromString(request), on_end)
 
     def infer(self, request: Any, timeout_s: float | None = None) -> FakeStream:
         self.stops.append(request.id)
@@ -184,8 +180,8 @@ class FakeConnection:
             self._calls[request.id].told_to_stop()
         return FakeStream(FakeCall([]))
 
-    def begin_once(self, request: Any, timeout_s: float | None = None) -> FakeCall:
-        return self._begin(request)
+    def begin_once(self, request: Any, timeout_s: float | None, on_end: Callable[[], None]) -> FakeCall:
+        return self._begin(request, on_end)
 
     async def ready(self, model: str) -> bool:
         return self.is_ready
@@ -199,9 +195,9 @@ class FakeConnection:
         if self._stopping:
             await asyncio.wait(self._stopping)
 
-    def _begin(self, request: Any) -> FakeCall:
+    def _begin(self, request: Any, on_end: Callable[[], None] | None) -> FakeCall:
         self.requests.append(request)
-        call = self._calls[request.id] = FakeCall(self.script(request))
+        call = self._calls[request.id] = FakeCall(self.script(request), on_end)
         return call
 
 

@@ -43,13 +43,18 @@ async def until(is_so: Callable[[], bool]) -> None:
     await asyncio.wait_for(looking(), 60)
 
 
+def answering(work: SideWork, is_answering: bool) -> None:
+    work.is_answering = is_answering
+    work.look()
+
+
 async def test_a_program_stands_still_while_an_answer_is_made(no_spells: None, program: int) -> None:
     work = SideWork()
     work.begin(program)
     assert not is_still(program)
-    work.answering(True)
+    answering(work, True)
     await until(lambda: is_still(program))
-    work.answering(False)
+    answering(work, False)
     await until(lambda: not is_still(program))
 
 
@@ -57,7 +62,7 @@ async def test_one_that_begins_meanwhile_stands_still_too_and_goes_on_at_its_end
     no_spells: None, program: int
 ) -> None:
     work = SideWork()
-    work.answering(True)
+    answering(work, True)
     work.begin(program)
     await until(lambda: is_still(program))
     work.end(program)
@@ -70,21 +75,21 @@ async def test_it_works_for_a_spell_however_many_answers_there_are(
     monkeypatch.setattr(side_work, "_SPELL_S", NEVER_S)
     work = SideWork()
     work.begin(program)
-    work.answering(True)
+    answering(work, True)
     await until(lambda: is_still(program))
     for _ in range(10):  # moments in between do not put the spell off
-        work.answering(False)
-        work.answering(True)
+        answering(work, False)
+        answering(work, True)
     await until(lambda: work._is_spell)  # on a busy machine the program is late to stand still and to go on
     await until(lambda: not is_still(program))
-    work.answering(False)
-    work.answering(True)
+    answering(work, False)
+    answering(work, True)
     assert not is_still(program)  # the spell has not ended yet
 
 
 async def test_a_spell_ends(program: int) -> None:
     work = SideWork()
-    work.answering(True)
+    answering(work, True)
     work.begin(program)
     for is_wanted in (True, False, True):
         await until(lambda: is_still(program) is is_wanted)  # noqa: B023 (awaited at once)
@@ -93,7 +98,7 @@ async def test_a_spell_ends(program: int) -> None:
 async def test_with_many_cores_nobody_stands_still(program: int) -> None:
     work = SideWork(stands_still=False)
     work.begin(program)
-    work.answering(True)
+    answering(work, True)
     assert not is_still(program)
     assert work._spell_due is None
 
@@ -103,8 +108,8 @@ async def test_a_program_that_has_ended_is_no_error() -> None:
     await child.wait()
     work = SideWork()
     work.begin(child.pid)
-    work.answering(True)
-    work.answering(False)
+    answering(work, True)
+    answering(work, False)
     work.end(child.pid)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from router.grpc import frames
@@ -120,8 +121,13 @@ class Peer:
         """Does not wait for the end of this turn of the event loop, when frames are written."""
         self.connection._sender.flush()
 
-    def begin(self, request: bytes = b"hello", max_message_bytes: int = 1 << 20) -> Call:
-        call = Call("/service/Method", request, max_message_bytes)
+    def begin(
+        self,
+        request: bytes = b"hello",
+        max_message_bytes: int = 1 << 20,
+        on_end: Callable[[], None] | None = None,
+    ) -> Call:
+        call = Call("/service/Method", request, max_message_bytes, on_end)
         self.connection.begin(call)
         return call
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -242,10 +243,10 @@ async def another_process(port: int = 0) -> AsyncIterator[tuple[asyncio.subproce
 async def test_a_killed_server_ends_every_stream_once_and_a_frozen_one_by_its_deadline() -> None:
     async with another_process() as (process, url):
         triton = TritonConnection(url)
-        streams = [triton.infer(order(count=10_000, pause_s=0.001)) for _ in range(50)]
-        ends: list[int] = []
-        for number, stream in enumerate(streams):
-            stream.call.on_end(lambda number=number: ends.append(number))  # type: ignore[misc]  # a default binds it
+        request, ends = order(count=10_000, pause_s=0.001).SerializeToString(), list[int]()
+        calls = [triton.infer_bytes(request, on_end=partial(ends.append, number)) for number in range(50)]
+        streams = [InferStream(call) for call in calls]
+        for stream in streams:
             await stream.read()
         process.send_signal(signal.SIGSTOP)
         frozen = triton.infer(order(), timeout_s=0.2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -137,14 +138,12 @@ def test_a_connection_that_dies_at_any_byte_ends_every_call_once(
 ) -> None:
     async def check() -> None:
         peer = Peer()
-        calls = [peer.begin() for _ in answers]
-        ends = []
-        for call in calls:
-            call.on_end(lambda number=call.stream_id: ends.append(number))  # type: ignore[misc]  # a default binds it
+        ends = list[int]()
+        calls = [peer.begin(on_end=partial(ends.append, number)) for number in range(len(answers))]
         told = b"".join(answer(call.stream_id, *told) for call, told in zip(calls, answers, strict=True))
         peer.say(told[:cut])
         peer.hang_up()
-        assert sorted(ends) == [call.stream_id for call in calls]
+        assert sorted(ends) == list(range(len(calls)))
         for call, messages in zip(calls, answers, strict=True):
             if call.error is None:
                 assert await read_all(call) == messages
