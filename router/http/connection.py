@@ -291,6 +291,7 @@ class Connection(asyncio.Protocol):
         )
         held = self._held
         self._body, self._upload, self._held = [], None, None  # they are the request's now
+        self._headers_done = False
         if self._active is None and not self._waiting and not self._transport.is_closing():
             self._handle(request, held)
             return

@@ -184,6 +184,17 @@ async def test_headers_without_end_are_refused(client: RawClient) -> None:
     assert (await client.reply()).status == 431
 
 
+@pytest.mark.parametrize("before", [b"", LIVE])
+async def test_blank_lines_without_end_are_refused_before_and_between_requests(
+    client: RawClient, before: bytes
+) -> None:
+    if before:
+        await client.send(before)
+        assert (await client.reply()).status == 200
+    await client.send(b"\r\n" * 20_000)
+    assert (await client.reply()).status == 431
+
+
 async def test_a_declared_body_beyond_the_limit_is_refused_before_it_is_sent(client: RawClient) -> None:
     await client.send(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n")
     assert (await client.reply()).status == 413
