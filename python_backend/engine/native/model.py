@@ -27,7 +27,7 @@ from python_backend.engine.native.tables import (
     Scratch,
     Told,
 )
-from python_backend.engine.native.threads import Team
+from python_backend.engine.native.threads import FIRST_FREE, Team
 from python_backend.engine.native.weight_layouts import whole
 from python_backend.engine.native.weights import head_format
 
@@ -80,7 +80,7 @@ class NativeModel:
         experts = shape.experts.total if shape.experts else 0
         self.adapters = NativeAdapters(shape, kind, max_adapters, max_adapter_rank)
         self._nothing = _floats(CHANNELS)
-        self._counters = np.zeros(2 + counters_per_layer(experts) * shape.layers, np.int64)
+        self._counters = np.zeros(FIRST_FREE + 1 + counters_per_layer(experts) * shape.layers, np.int64)
         self._scratch = self._scratch_for(64)
         self._experts = _expert_scratch(64, shape)
         self._adapter_rows = self.adapters.rows(0)
@@ -122,7 +122,7 @@ class NativeModel:
         return [place for place, chunk in zip(places, chunks, strict=True) for _ in range(chunk.count)]
 
     def _run(self, batch: Batch, adapters: list[int]) -> NDArray[np.float32]:
-        self._counters[1:] = 0
+        self._counters[FIRST_FREE:] = 0
         told = self._told(batch, adapters)
         self._team.run(run_step, *told)
         return told.logits

@@ -20,7 +20,7 @@ from python_backend.engine.native.adapters import (
     expand_row,
     shrink,
 )
-from python_backend.engine.native.arithmetic import NO, NOUGHT, ONE, OPTIONS, STEP_OPTIONS, hyperbolic_tangent
+from python_backend.engine.native.arithmetic import NO, NOUGHT, OPTIONS, STEP_OPTIONS, hyperbolic_tangent
 from python_backend.engine.native.attention import attend, norm_heads, turn_and_store
 from python_backend.engine.native.experts import think
 from python_backend.engine.native.products import (
@@ -32,7 +32,7 @@ from python_backend.engine.native.products import (
     quantize_row,
 )
 from python_backend.engine.native.tables import Matrix
-from python_backend.engine.native.threads import meet, take_number
+from python_backend.engine.native.threads import FIRST_FREE, meet, take_number
 from python_backend.engine.native.tiles import FP32
 
 # Counters by which the threads of a layer share its products, and its attention.
@@ -131,7 +131,7 @@ def run_step(me, threads, d, w, batch, x, experts, adapted, cache, logits, count
     per_layer = _EXPERTS + 1
     if experts is not None:
         per_layer += 2 * (experts.first_places.shape[0] - 1)
-    number = ONE  # counter 0 belongs to the barrier
+    number = FIRST_FREE
     for row in range(me, rows, threads):
         embed(d, w, batch.token_ids[row], row, x.hidden)
         prepare(d.format, x.hidden, row, w.attention_norm[0], d.epsilon, x.normed, row)

@@ -4,35 +4,48 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from python_backend.engine.native.arithmetic import OPTIONS
+from python_backend.engine.native.arithmetic import NOUGHT, ONE, OPTIONS
 
 _log = logging.getLogger("inflight.engine")
 
-# While others work, a waiting thread looks this often before it offers its core to the rest of the machine.
-_LOOKS_BEFORE_YIELDING = 2000
+# A waiting thread looks this often, for tens of microseconds, before it sleeps. On a core that others use too,
+# one that keeps looking has had its time when its turn comes, and all wait for it in the next meeting.
+_LOOKS_BEFORE_SLEEPING = 20_000
+# The counters of the barrier: threads that have come, ever, and those of them that sleep.
+_ARRIVALS, _SLEEPERS = np.int64(0), np.int64(1)
+FIRST_FREE = np.int64(2)
 
-_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+_NUMBERS = {"x86_64": 202, "aarch64": 98}  # elsewhere the call fails, and the thread keeps looking
+_FUTEX = np.int64(_NUMBERS.get(platform.machine(), -1))
+_WAIT, _WAKE, _EVERYBODY = np.int64(128), np.int64(129), np.int64(2**31 - 1)  # threads of this process
+_syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 5))
 
 
 @intrinsic
-def take_number(context, counters, index):
-    """counters[index] before it was raised by one, for one thread alone."""
+def _add(context, counters, index, number):
+    """counters[index] before the number was added, for one thread alone."""
 
     def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         data = target.make_array(counters)(target, builder, values[0]).data
-        pointer = builder.gep(data, [values[1]])
-        return builder.atomic_rmw("add", pointer, ir.Constant(ir.IntType(64), 1), "seq_cst")
+        return builder.atomic_rmw("add", builder.gep(data, [values[1]]), values[2], "seq_cst")
 
-    return types.int64(counters, index), generate
+    return types.int64(counters, index, types.int64), generate
+
+
+@njit(**OPTIONS)
+def take_number(counters, index):
+    return _add(counters, index, ONE)
 
 
 @intrinsic
@@ -41,23 +54,33 @@ def look(context, counters, index):
 
     def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         data = target.make_array(counters)(target, builder, values[0]).data
-        return builder.load_atomic(builder.gep(data, [values[1]]), "acquire", 8)
+        return builder.load_atomic(builder.gep(data, [values[1]]), "seq_cst", 8)
 
     return types.int64(counters, index), generate
 
 
 @njit(**OPTIONS)
 def meet(counters, threads):
-    """Returns when all threads of the team have come; counters[0] counts arrivals and is never set back."""
+    """Returns when all threads of the team have come; its counters, the first two, are never set back."""
     if threads == 1:
         return
-    mine = take_number(counters, 0)
+    mine = take_number(counters, _ARRIVALS)
     everyone = (mine // threads + 1) * threads
-    looks = 0
-    while look(counters, 0) < everyone:
-        looks += 1
-        if looks > _LOOKS_BEFORE_YIELDING:
-            _sched_yield()
+    if mine + 1 == everyone:
+        if look(counters, _SLEEPERS):
+            _syscall(_FUTEX, counters.ctypes.data, _WAKE, _EVERYBODY, NOUGHT)
+        return
+    for _ in range(_LOOKS_BEFORE_SLEEPING):
+        if look(counters, _ARRIVALS) >= everyone:
+            return
+    _add(counters, _SLEEPERS, ONE)
+    # It looks again after it counts as asleep, and sleeps only while the count is what it saw.
+    while True:
+        arrivals = look(counters, _ARRIVALS)
+        if arrivals >= everyone:
+            break
+        _syscall(_FUTEX, counters.ctypes.data, _WAIT, arrivals & 0xFFFFFFFF, NOUGHT)
+    _add(counters, _SLEEPERS, -ONE)
 
 
 class Team:

@@ -15,14 +15,13 @@ from python_backend.engine.native.combining import LANES, store_half
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
 from python_backend.engine.native.products import product
 from python_backend.engine.native.tables import Inputs, Matrix
-from python_backend.engine.native.threads import meet, take_number
+from python_backend.engine.native.threads import FIRST_FREE, meet, take_number
 from python_backend.engine.native.vectors import Vectors
 from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
 Function = TypeVar("Function", bound=Callable[..., None])
-_take_number: Any = take_number  # mypy takes it for a function of three,
-_store_half: Any = store_half  # and this one too
+_store_half: Any = store_half  # mypy takes it for a function of one more
 _score_floats, _score_halfs = attention._score_floats, attention._score_halfs
 _weigh_floats, _weigh_halfs = attention._weigh_floats, attention._weigh_halfs
 
@@ -113,7 +112,7 @@ def meet_often(me: Any, threads: Any, times: Any, seen: Any, counters: Any) -> N
 def take_all(me: Any, threads: Any, taken: Any, counters: Any) -> None:
     """taken[number] counts how often a number was handed out."""
     while True:
-        number = _take_number(counters, 1)
+        number = take_number(counters, FIRST_FREE)
         if number >= len(taken):
             break
         taken[number] += 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
-from python_backend.engine.native.threads import Team
+from python_backend.engine.native.threads import FIRST_FREE, Team
 from tests.engine.native.kernels import meet_often, take_all
 
 TEAMS = range(1, 5)
@@ -21,15 +22,33 @@ def team(request: pytest.FixtureRequest) -> Team:
 
 
 def test_no_thread_leaves_a_barrier_before_all_have_come(team: Team) -> None:
-    seen, counters = np.zeros(team.threads + 1, np.int64), np.zeros(2, np.int64)
+    seen, counters = np.zeros(team.threads + 1, np.int64), np.zeros(FIRST_FREE, np.int64)
     for _ in range(3):  # the counter of meetings is never set back
         team.run(meet_often, team.threads, 300, seen, counters)
         assert seen[team.threads] == 0
     team.close()
 
 
+def test_a_thread_that_waits_long_for_another_sleeps() -> None:
+    team, used_s = Team(2), 0.0
+    seen, counters = np.zeros(3, np.int64), np.zeros(FIRST_FREE, np.int64)
+    meet_often(0, 1, 1, seen, counters)  # compiled
+
+    def work(number: int) -> None:
+        nonlocal used_s
+        if number == 1:
+            time.sleep(0.5)
+        began_s = time.thread_time()
+        meet_often(number, 2, 1, seen, counters)
+        used_s += time.thread_time() - began_s
+
+    team.run(work)
+    team.close()
+    assert used_s < 0.25
+
+
 def test_every_number_is_handed_out_once(team: Team) -> None:
-    taken, counters = np.zeros(20_000, np.int64), np.zeros(2, np.int64)
+    taken, counters = np.zeros(20_000, np.int64), np.zeros(FIRST_FREE + 1, np.int64)
     team.run(take_all, team.threads, taken, counters)
     assert (taken == 1).all()
     team.close()
