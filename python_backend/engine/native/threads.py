@@ -19,7 +19,7 @@ from python_backend.engine.native.arithmetic import NOUGHT, ONE, OPTIONS
 
 _log = logging.getLogger("inflight.engine")
 
-# A waiting thread looks this often, for tens of microseconds, before it sleeps. On a core that others use too,
+# A waiting thread looks this often, for tens of microseconds, before it sleeps. Where others use its core,
 # one that keeps looking has had its time when its turn comes, and all wait for it in the next meeting.
 _LOOKS_BEFORE_SLEEPING = 20_000
 # The counters of the barrier: threads that have come, ever, and those of them that sleep.
