@@ -22,7 +22,7 @@ import psutil
 
 _START_LIMIT_S = 600.0
 _STOP_LIMIT_S = 60.0
-_HURRY_AFTER_S = 0.8  # the launcher takes what comes sooner for the same Ctrl-C
+_HURRY_AFTER_S = 1.2  # the launcher takes what comes sooner for the same Ctrl-C
 
 
 @dataclass(frozen=True)
