@@ -54,7 +54,7 @@ class Buildah:
             f"--build-arg={name}={arguments[name]}" for name in build.get("args", {}) if name in arguments
         ]
         mark = mark_of_sources(*given)
-        if self.has(image) and self._inspect(image, f'{{{{index .OCIv1.Config.Labels "{LABEL}"}}}}') == mark:
+        if self._mark_of(image) == mark:
             return image
         target = ["--target", build["target"]] if "target" in build else []
         # Layers that nothing has changed for are used again: packages while their versions are the same.
@@ -104,6 +104,12 @@ class Buildah:
             self.ask("commit", "--quiet", name, image)
         finally:
             self.ask("rm", name)
+
+    def _mark_of(self, image: str) -> str | None:
+        label = f'--format={{{{index .OCIv1.Config.Labels "{LABEL}"}}}}'
+        words = ["buildah", "inspect", "--type=image", label, image]
+        found = subprocess.run(words, check=False, capture_output=True, text=True)
+        return None if found.returncode else found.stdout.strip()
 
     def _inspect(self, image: str, template: str) -> str:
         return self.ask("inspect", "--type=image", f"--format={template}", image)

@@ -151,10 +151,15 @@ def opened(settings: Mapping[str, str], name: str = NAME) -> Iterator[Containers
 
 
 def _clear(containers: Containers) -> None:
+    """Nobody waits for what they would still say."""
     compose_file, name = containers.project.compose, containers.project.name
-    for each in compose_file["services"]:
-        containers._run("rm", "--force", "--volumes", "--time=2", f"{name}-{each}")
-    for each in compose_file["volumes"]:
-        containers._run("volume", "rm", "--force", f"{name}_{each}")
-    for each in compose_file["networks"]:
-        containers._run("network", "rm", "--force", f"{name}_{each}")
+    containers._run(
+        "rm",
+        "--force",
+        "--ignore",
+        "--volumes",
+        "--time=0",
+        *(f"{name}-{each}" for each in compose_file["services"]),
+    )
+    for kind in ("volume", "network"):
+        containers._run(kind, "rm", "--force", *(f"{name}_{each}" for each in compose_file[f"{kind}s"]))

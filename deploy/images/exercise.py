@@ -75,7 +75,7 @@ def readable_copy(name: str, model: Path, folder: Path) -> Path:
 def _exercise(name: str, model: Path, settings: Mapping[str, str], *, whole: bool) -> dict[str, Any]:
     with opened(settings) as containers, ExitStack() as closing:
         began_s = time.monotonic()
-        containers.up(*(ORDER if whole else NEEDED))
+        containers.up(*(ORDER if whole else NEEDED), "locust")
         containers.wait_healthy("router")
         figures: dict[str, Any] = {"ready_after_s": round(time.monotonic() - began_s, 1)}
         print(f"all containers are up: {figures['ready_after_s']} s", flush=True)
@@ -86,7 +86,7 @@ def _exercise(name: str, model: Path, settings: Mapping[str, str], *, whole: boo
             raise Failed(f"a chat was {how}: {answer}\n{containers.log('router')[-4000:]}")
         print(f"a chat is answered: {answer!r}", flush=True)
         figures["answered"] = answer
-        figures["locust_ready_s"] = locust(containers)
+        look_at_locust(containers)
         if whole:
             for each in ORDER:
                 containers.wait_healthy(each)
@@ -193,12 +193,9 @@ def wait_scraped(containers: Containers) -> None:
     containers.wait(is_scraped, "Prometheus reads router and Triton", SCRAPED_WITHIN_S, "prometheus")
 
 
-def locust(containers: Containers) -> float:
-    began_s = time.monotonic()
-    containers.up("locust")
+def look_at_locust(containers: Containers) -> None:
     containers.wait_healthy("locust")
     who = ("inflight", containers.secret("locust_password"))
     page = httpx.get(containers.url("locust"), auth=who, trust_env=False)
     if page.status_code != httpx.codes.OK:
         raise Failed(f"Locust's page: {page.status_code}\n{containers.log('locust')[-2000:]}")
-    return round(time.monotonic() - began_s, 1)

@@ -145,7 +145,7 @@ def read_config(path: Path) -> TensorContract:
 
 
 def tensors_of(config: Any) -> TensorContract:
-    """By a ModelConfig, as its author wrote it or as Triton completed it."""
+    """By a ModelConfig as its author wrote it: Triton completes none."""
     if config.HasField("sequence_batching"):
         raise ValueError("sequence_batching: models that keep state between requests are not served")
     inputs = _tensors(config.input, "input")

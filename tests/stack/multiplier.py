@@ -1,4 +1,4 @@
-"""A Triton model as a user would bring one."""
+"""A Triton model as a user would bring one; which backend it needs, Triton tells by its file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 DOUBLER_CONFIG = """
 name: "doubler"
-backend: "python"
 max_batch_size: 8
 input [ { name: "x", data_type: TYPE_FP32, dims: [ 1 ] } ]
 output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]

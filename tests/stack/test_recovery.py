@@ -87,7 +87,7 @@ def _finish(event: dict[str, Any]) -> str | None:
 async def test_a_killed_engine_is_started_again_and_every_answer_goes_on(
     stack: RunningStack, long_answer_tokens: int, figure: Callable[[str], None]
 ) -> None:
-    tokens = long_answer_tokens // 6
+    tokens = long_answer_tokens // 10
     body = {"model": stack.model, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, **HELLO}
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
     before, memory_before = engine_process(stack), settled_memory(stack)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 STREAMS = 14
-ANSWER_TOKENS = 240
+ANSWER_TOKENS = 160
 # In which nothing is heard of an answer: while it is generated again, its server is started again beside it.
 GAP_LIMIT_S = 3.0 + 12.0
 # What is said must be the same again however it is asked for; each stream is one of these.

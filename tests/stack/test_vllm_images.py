@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.stack,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(
-        "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="a third start of vLLM: make runtimes"
+        "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="another start of vLLM: make runtimes"
     ),
 ]
 

@@ -6,28 +6,20 @@ import asyncio
 import json
 import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import httpx
-import psutil
 import pytest
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
-from benchmarks.stack import RunningStack, processes_below, running_stack
+from benchmarks.stack import RunningStack, running_stack
 from launcher.commands.adapter import adapter as adapter_commands
-from python_backend.engine.process.handle import EngineProcess
-from python_backend.engine.process.messages import Progress
-from python_backend.engine.report import SequenceEvent
-from python_backend.engine.request import GenerationRequest
-from python_backend.wire.parameters import EngineParameters
 from tests.lasting import lasting
 from tests.stack.conftest import EXACT
-from tests.stack.test_vllm_pools import events_of, ids
 from tests.stack.tiny_models import write_tiny_model
 from tests.stack.triton_calls import TritonCalls, build_request
 
@@ -35,8 +27,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 TEXT = "In the summer of 1914 the harbour was full of ships, and nobody in the town could have said where"
 NEW_TOKENS = 8
-# A worker in the core, as on a GPU: on CPUs vLLM gives it a process, which imports all of torch once more.
-ONE_PROCESS_LESS = ("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 GIVEN_BACK = "vLLM has given back adapter"
 
 
@@ -55,18 +45,18 @@ def in_transformers(checkpoint: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def stack(runtimes: Path, checkpoint: Path, data_dir: Path) -> Iterator[RunningStack]:
+    """Over two processes."""
     engine = {
         **EXACT,
         "inflight_runtime": "vllm",
+        "tensor_parallel_size": "2",
         "inflight_max_sequence_tokens": "1024",
         "max_tokens_in_paged_kv_cache": "16384",
         "inflight_max_adapters": "1",
         "inflight_max_adapter_rank": "8",
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(*ONE_PROCESS_LESS)
-        with lasting(running_stack(engine, str(checkpoint), data_dir, embeddings=False)) as running:
-            yield running
+    with lasting(running_stack(engine, str(checkpoint), data_dir, embeddings=False)) as running:
+        yield running
 
 
 def prompt_ids(checkpoint: Path) -> list[int]:
@@ -102,6 +92,11 @@ def answers(stack: RunningStack) -> bool:
     return httpx.post(f"{stack.url}/v1/completions", json=body, timeout=300).status_code == 200
 
 
+def engine_log(stack: RunningStack) -> str:
+    (folder,) = re.findall(r"^ *logs +(\S+)$", stack.output(), re.MULTILINE)
+    return "".join(path.read_text() for path in Path(folder).glob("triton*.log"))
+
+
 def comes_true(condition: Callable[[], bool], limit_s: float) -> bool:
     deadline_s = time.monotonic() + limit_s
     while not (is_true := condition()) and time.monotonic() < deadline_s:
@@ -113,11 +108,12 @@ def test_the_launcher_names_the_runtime_and_the_device(stack: RunningStack) -> N
     assert "computes on vLLM 0.32.0 on the CPU" in stack.output()
 
 
-async def test_the_ids_are_those_of_transformers(
+async def test_over_two_processes_the_ids_are_those_of_transformers(
     stack: RunningStack, in_transformers: Any, checkpoint: Path
 ) -> None:
     from tests.engine.checkpoints import greedy_choices
 
+    assert len(stack.processes("VLLM::Worker")) == 2
     prompt = prompt_ids(checkpoint)
     async with TritonCalls(stack.triton_grpc_url) as triton:
         answer = await triton.generate_ids("alone", prompt, NEW_TOKENS)
@@ -164,10 +160,6 @@ async def test_an_adapter_made_here_is_served_and_given_back_live(
         result = CliRunner().invoke(adapter_commands, [*words, *options])
         assert result.exit_code == 0, result.output
 
-    def engine_log() -> str:
-        (folder,) = re.findall(r"^ *logs +(\S+)$", stack.output(), re.MULTILINE)
-        return "".join(path.read_text() for path in Path(folder).glob("triton*.log"))
-
     name = f"{stack.model}:sql"
     merged = write_adapter(in_transformers, tmp_path / "sql", modules=("q_proj", "down_proj"), seed=1)
     adapter("add", name, str(tmp_path / "sql"))
@@ -176,7 +168,8 @@ async def test_an_adapter_made_here_is_served_and_given_back_live(
     assert (await complete(stack)).json()["choices"][0]["text"] == whole
     adapter("remove", name)
     assert (await complete(stack, model=name)).status_code == 404
-    assert await asyncio.to_thread(comes_true, lambda: GIVEN_BACK in engine_log(), 60), engine_log()
+    given_back = await asyncio.to_thread(comes_true, lambda: GIVEN_BACK in engine_log(stack), 60)
+    assert given_back, engine_log(stack)
 
 
 async def test_what_vllm_does_not_do_is_refused_by_name(stack: RunningStack, checkpoint: Path) -> None:
@@ -202,59 +195,35 @@ async def test_a_client_that_leaves_frees_the_engine(stack: RunningStack) -> Non
     assert await asyncio.to_thread(comes_true, lambda: stack.used_blocks() == 0, 60)
 
 
-@pytest.mark.skipif("INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="a third start of vLLM: make runtimes")
-async def test_a_killed_core_is_revived(stack: RunningStack, whole: str) -> None:
+@pytest.fixture(scope="module")
+def broken(stack: RunningStack, checkpoint: Path) -> str:
+    """What a running stream was told when the core was killed; for the last tests of this file."""
+    return asyncio.run(break_the_core(stack, prompt_ids(checkpoint)))
+
+
+async def break_the_core(stack: RunningStack, prompt: list[int]) -> str:
     (core,) = stack.processes("VLLM::EngineCore")
-    core.send_signal(signal.SIGKILL)
+    asked = {"input_ids": prompt, "input_lengths": len(prompt), "request_output_len": 900, "streaming": True}
+    async with TritonCalls(stack.triton_grpc_url) as triton:
+        answer = triton.stream(build_request("tensorrt_llm", "broken", asked))
+        await anext(answer)
+        core.kill()
+        with pytest.raises(RuntimeError) as told:
+            [response async for response in answer]
+    return str(told.value)
+
+
+def test_an_engine_ends_with_its_core_and_says_so_to_whom_it_answers(
+    stack: RunningStack, broken: str
+) -> None:
+    assert re.search("vLLM|the engine process ended", broken)  # by whoever notices first
+    assert comes_true(lambda: "the engine process ended" in engine_log(stack), 60), engine_log(stack)
+
+
+@pytest.mark.skipif(
+    "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="a second start of vLLM: make runtimes"
+)
+@pytest.mark.usefixtures("broken")
+async def test_an_engine_that_ended_with_its_core_is_revived(stack: RunningStack, whole: str) -> None:
     assert await asyncio.to_thread(comes_true, lambda: answers(stack), 600)
     assert (await complete(stack)).json()["choices"][0]["text"] == whole
-
-
-@pytest.fixture(scope="module")
-def two_processes(runtimes: Path, checkpoint: Path) -> Iterator[EngineProcess]:
-    """An engine over two workers, without Triton."""
-    parameters = EngineParameters(
-        "inflight_fused_batching",
-        str(checkpoint),
-        inflight_runtime="vllm",
-        inflight_runtimes_dir=str(runtimes),
-        inflight_precision="fp32",
-        inflight_max_sequence_tokens=1024,
-        max_tokens_in_paged_kv_cache=4096,
-        tensor_parallel_size=2,
-    )
-    engine = EngineProcess(parameters)
-    try:
-        engine.wait_until_ready()
-        yield engine
-    finally:
-        engine.stop()
-
-
-def test_over_two_processes_the_ids_are_the_same(
-    two_processes: EngineProcess, checkpoint: Path, in_transformers: Any
-) -> None:
-    from tests.engine.checkpoints import greedy_choices
-
-    prompt = prompt_ids(checkpoint)
-    answer = ids(events_of(two_processes, 1, GenerationRequest(prompt, NEW_TOKENS)))
-    assert len(answer) == NEW_TOKENS
-    assert answer == greedy_choices(in_transformers, prompt, answer)
-
-
-def hear_all(engine: EngineProcess, events: list[SequenceEvent]) -> NoReturn:
-    while True:
-        report = engine.receive()
-        events += report.events if isinstance(report, Progress) else []
-
-
-def test_an_engine_ends_with_its_core(two_processes: EngineProcess, checkpoint: Path) -> None:
-    """Any that has ended is started again: tests/stack/test_recovery.py."""
-    (core,) = processes_below(psutil.Process(two_processes.pid), "VLLM::EngineCore")
-    core.kill()
-    two_processes.submit(2, GenerationRequest(prompt_ids(checkpoint), NEW_TOKENS), time.monotonic_ns())
-    events: list[SequenceEvent] = []
-    with pytest.raises(EOFError):
-        hear_all(two_processes, events)
-    assert events[-1].is_last
-    assert "vLLM" in (events[-1].error or "")  # by whoever notices first

@@ -73,7 +73,7 @@ async def test_t40_a_router_killed_again_and_again_bills_what_it_delivered_once(
     """What a client got whole is in the ledger; an answer that was cut by the kill may be there or not."""
     chance, delivered, asked = random.Random(40), 0, 0
     before = mortal.billed()[1]
-    kills = 50 if full else 3
+    kills = 50 if full else 2
     for _ in range(kills):
         router = mortal.router
         async with mortal.client() as http:
