@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).resolve().parent
 ABOUT_THE_CPU = "about the CPU's kernels"
-# Two threads that wait for each other on cores which others use too take many times as long as one.
-ON_SHARED_CORES = {"inflight_device": "cpu", "inflight_threads": "1"}
 # Where tests start a real Triton, on their own or with the fixtures below.
 OF_STACKS = (
     "tests/stack/",
@@ -218,7 +216,7 @@ def cpu_kernels(request: pytest.FixtureRequest) -> None:
 def on_device(device: str) -> dict[str, str]:
     """Parameters of an engine that computes where this run's engines do; several fit on one GPU."""
     if device == "cpu":
-        return ON_SHARED_CORES
+        return {"inflight_device": "cpu"}
     return {"inflight_device": "cuda", "kv_cache_free_gpu_mem_fraction": "0.2"}
 
 
@@ -265,7 +263,7 @@ def default_checkpoint(data_dir: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def stack(data_dir: Path, on_device: dict[str, str]) -> Iterator[RunningStack]:
-    """Triton, engine and router with the default model and, but for its threads, default settings."""
+    """Triton, engine and router with the default model and default settings."""
     from benchmarks.stack import running_stack
 
     with lasting(running_stack(on_device, data_dir=data_dir)) as running:

@@ -41,7 +41,7 @@ from router.settings import load as load_router_settings
 from router.store.database import Store
 from router.tenants.tenancy import open_store, tenancy_settings
 from router.triton.control import TritonControl
-from tests.conftest import ON_SHARED_CORES, Unwatched
+from tests.conftest import Unwatched
 
 LOADED_WITHIN_S = 60.0
 # Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
@@ -275,7 +275,7 @@ def write_config(folder: Path) -> Path:
 
 def quick_engine() -> dict[str, str]:
     """For tiny models; several fit into any machine."""
-    return {**ON_SHARED_CORES, "max_tokens_in_paged_kv_cache": "8192"}
+    return {"inflight_device": "cpu", "inflight_threads": "1", "max_tokens_in_paged_kv_cache": "8192"}
 
 
 def quiet() -> StackConsole:
