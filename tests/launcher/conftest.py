@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer.testing
 
 from router.tenants.tenancy import open_store, tenancy_settings
 
@@ -32,6 +34,14 @@ class RecordedProgress:
 
     def count(self, label: str) -> int:
         return sum(shown.startswith(label) for shown in self.labels)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_built_once() -> Iterator[None]:
+    """Typer reads the signatures of all of them for each that is run, which takes longer than most do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.testing._get_command))
+        yield
 
 
 @pytest.fixture
