@@ -12,6 +12,7 @@ import pytest
 import typer.testing
 
 from router.tenants.tenancy import open_store, tenancy_settings
+from tests.in_memory import folder_in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,5 +59,6 @@ def fresh_data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own_data_dir(fresh_data_dir: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(fresh_data_dir, tmp_path / "data"))
+def own_data_dir(fresh_data_dir: Path) -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield Path(shutil.copytree(fresh_data_dir, folder / "data"))
