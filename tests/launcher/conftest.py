@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import typer.testing
+from typer.main import get_command
 
 from router.tenants.tenancy import open_store, tenancy_settings
 from tests.in_memory import folder_in_memory
@@ -41,7 +42,7 @@ class RecordedProgress:
 def commands_are_built_once() -> Iterator[None]:
     """Typer reads the signatures of all of them for each that is run, which takes longer than most do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.testing, "_get_command", cache(typer.testing._get_command))
+        patch.setattr(typer.testing, "_get_command", cache(get_command))
         yield
 
 

@@ -30,7 +30,7 @@ def template(
     *values: Path, chart: Path = CHART, namespace: str = "inflight"
 ) -> subprocess.CompletedProcess[str]:
     files = [f"--values={file}" for file in values]
-    words = ("template", "inflight", chart, f"--namespace={namespace}", *files)
+    words: list[str | Path] = ["template", "inflight", chart, f"--namespace={namespace}", *files]
     if chart.is_dir():
         return run_once("helm", *words, reads=(chart, *values))
     return run("helm", *words)  # a package, which has the time in it
