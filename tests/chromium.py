@@ -37,7 +37,8 @@ class Watched:
 
         if not await self.page.evaluate("'axe' in window"):
             await self.page.evaluate(AXE_SCRIPT)
-        found = (await self.page.evaluate("axe.run({resultTypes: ['violations'], preload: false})"))["violations"]
+        asked = "axe.run({resultTypes: ['violations'], preload: false})"
+        found = (await self.page.evaluate(asked))["violations"]
         return [
             f"{each['id']}: {node['html'][:200]}"
             for each in found
