@@ -15,6 +15,8 @@ DESK = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 PAGES = ("playground", "now", "releases", "tenants", "requests", "objectives", "runs")
 _SERIOUS = ("serious", "critical")
+# What runs beside it may make and remove networks of containers; then pages ask again.
+_NETWORK_OF_OTHERS = "ERR_NETWORK_CHANGED"
 
 
 @dataclass
@@ -24,6 +26,10 @@ class Watched:
     page: Any
     url: str
     problems: list[str] = field(default_factory=list)
+
+    def note(self, said: Any) -> None:
+        if said.type in ("error", "warning") and _NETWORK_OF_OTHERS not in said.text:
+            self.problems.append(said.text)
 
     async def open(self, place: str) -> None:
         await self.page.goto(f"{self.url}/ui#/{place}")
@@ -60,10 +66,7 @@ class Browser:
         watched = Watched(page, self.url)
         page.on("pageerror", lambda error: watched.problems.append(str(error)))
         page.on("dialog", lambda dialog: watched.problems.append(f"a dialog: {dialog.message}"))
-        page.on(
-            "console",
-            lambda said: watched.problems.append(said.text) if said.type in ("error", "warning") else None,
-        )
+        page.on("console", watched.note)
         return watched
 
 
