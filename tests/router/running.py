@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,8 +193,8 @@ async def running_router(
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
         cascades={} if cascade is None else {cascade.name: (cascade.small, cascade.large)},
     )
-    with folder_in_memory() as directory:
-        async with running_tenancy(data_dir or directory) as tenancy:
+    with folder_in_memory() if data_dir is None else nullcontext(data_dir) as directory:
+        async with running_tenancy(directory) as tenancy:
             store = StoreAccess(tenancy.store)
             open_gates = OpenGates().as_gates if gates is None else gates
             accounts = RequestAccounts(metrics, tracer)
