@@ -163,11 +163,14 @@ class FakeExecutor:
         return views[0]
 
     def _seen(self, chunk: Chunk, table: int, first: int) -> list[int]:
-        cells = [
-            self._cells[self._cells_of(chunk.sequence, position)[table]]
-            for position in range(first, chunk.end)
-        ]
-        return chunk.sequence.tokens[:first] + [-1 if token_id is None else token_id for token_id in cells]
+        size = self._tokens_per_block
+        cells: list[int | None] = []
+        for index in range(first // size, -(-chunk.end // size)):
+            block = chunk.sequence.table.at(index)[table]
+            cells += self._cells[block * size : (block + 1) * size]
+        skipped = first - first % size
+        seen = cells[first - skipped : chunk.end - skipped]
+        return chunk.sequence.tokens[:first] + [-1 if token_id is None else token_id for token_id in seen]
 
     def choose(self, chunk: Chunk, context: list[int]) -> int | None:
         sequence = chunk.sequence

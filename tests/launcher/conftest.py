@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer.testing
+from typer.main import get_command
 
 from router.tenants.tenancy import open_store, tenancy_settings
+from tests.in_memory import folder_in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +38,14 @@ class RecordedProgress:
         return sum(shown.startswith(label) for shown in self.labels)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_built_once() -> Iterator[None]:
+    """Typer reads the signatures of all of them for each that is run, which takes longer than most do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(get_command))
+        yield
+
+
 @pytest.fixture
 def progress() -> RecordedProgress:
     return RecordedProgress()
@@ -48,5 +60,6 @@ def fresh_data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own_data_dir(fresh_data_dir: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(fresh_data_dir, tmp_path / "data"))
+def own_data_dir(fresh_data_dir: Path) -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield Path(shutil.copytree(fresh_data_dir, folder / "data"))

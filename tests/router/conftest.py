@@ -16,6 +16,7 @@ from router.routing.models import Registry, Served, ServedModel
 from router.store import database
 from router.store.database import Store, StoreAccess, sqlite_url
 from tests.fakes.pipeline import words
+from tests.in_memory import folder_in_memory
 from tests.router.running import RunningRouter, running_router
 from tests.router.stores import ON_BOTH_DATABASES, prepare_store, write_store
 from tests.router.tenants.postgres import Postgres, PreparedDatabase, running_postgres
@@ -58,6 +59,13 @@ def statements_compiled_once() -> Iterator[None]:
         patch.setattr(database, "_engine", sharing)
         yield
     first.dispose()
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """What a store promises to keep it has on the disk before it answers; here nobody waits for a disk."""
+    with folder_in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture

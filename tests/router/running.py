@@ -6,10 +6,9 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 
@@ -59,6 +58,7 @@ from tests.fakes.embedder import LIMITS as EMBEDDER_LIMITS
 from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gates import OpenGates
 from tests.fakes.pipeline import FakePipeline
+from tests.in_memory import folder_in_memory
 from tests.router.stores import write_store
 from tests.router.tenants.values import PEPPER
 
@@ -193,8 +193,8 @@ async def running_router(
         [ServedEmbedder(EMBEDDER, embedder, EMBEDDER_LIMITS)],
         cascades={} if cascade is None else {cascade.name: (cascade.small, cascade.large)},
     )
-    with TemporaryDirectory() as directory:
-        async with running_tenancy(data_dir or Path(directory)) as tenancy:
+    with folder_in_memory() if data_dir is None else nullcontext(data_dir) as directory:
+        async with running_tenancy(directory) as tenancy:
             store = StoreAccess(tenancy.store)
             open_gates = OpenGates().as_gates if gates is None else gates
             accounts = RequestAccounts(metrics, tracer)

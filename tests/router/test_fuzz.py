@@ -199,7 +199,7 @@ def test_every_operation_answers_any_input_as_described(target: Target, full: bo
     well = set()
     for operation in operations:
 
-        @settings(100 if full else 6)
+        @settings(100 if full else 4)
         @hypothesis.given(case=cases(operation, target.real))
         def ask(case: Any) -> None:
             response = case.call(base_url=target.url, session=target.session, timeout=60)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from deploy.compose_file import ROOT
-from tests.kubernetes_programs import run
+from tests.kubernetes_programs import run, run_once
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 CHART = ROOT / "deploy" / "kubernetes"
@@ -25,9 +26,18 @@ def objects_of(text: str) -> tuple[Object, ...]:
     return tuple(each for each in yaml.load_all(text, yaml.CSafeLoader) if each)
 
 
-def rendered(*values: Path, chart: Path = CHART, namespace: str = "inflight") -> tuple[Object, ...]:
+def template(
+    *values: Path, chart: Path = CHART, namespace: str = "inflight"
+) -> subprocess.CompletedProcess[str]:
     files = [f"--values={file}" for file in values]
-    done = run("helm", "template", "inflight", chart, f"--namespace={namespace}", *files)
+    words: list[str | Path] = ["template", "inflight", chart, f"--namespace={namespace}", *files]
+    if chart.is_dir():
+        return run_once("helm", *words, reads=(chart, *values))
+    return run("helm", *words)  # a package, which has the time in it
+
+
+def rendered(*values: Path, chart: Path = CHART, namespace: str = "inflight") -> tuple[Object, ...]:
+    done = template(*values, chart=chart, namespace=namespace)
     assert done.returncode == 0, done.stderr
     return objects_of(done.stdout)
 

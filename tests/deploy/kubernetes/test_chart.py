@@ -11,8 +11,8 @@ import yaml
 
 from deploy.compose_file import ROOT
 from deploy.compose_file import compose as read_compose
-from tests.deploy.kubernetes.chart import CHART, OPTIONAL, SCHEMA, Object, rendered
-from tests.kubernetes_programs import run
+from tests.deploy.kubernetes.chart import CHART, OPTIONAL, SCHEMA, Object, rendered, template
+from tests.kubernetes_programs import run, run_once
 
 # They follow from the GPUs of a Triton and from the volumes.
 IMPLIED = {"gpu", "one-node"}
@@ -77,7 +77,7 @@ def container(workload: Object) -> Any:
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
-    done = run("helm", "lint", "--strict", CHART)
+    done = run_once("helm", "lint", "--strict", CHART, reads=[CHART])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -171,7 +171,7 @@ def test_patches_change_what_they_name_and_leave_the_rest(objects: dict[str, Obj
 def test_a_patch_for_an_object_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("patches: [{kind: Deployment, metadata: {name: inflight-triton}}]")
-    done = run("helm", "template", "inflight", CHART, "--values", values)
+    done = template(values)
     assert "patches has one for Deployment inflight-triton; there are: " in done.stderr
     assert "StatefulSet inflight-triton" in done.stderr
 
@@ -179,7 +179,7 @@ def test_a_patch_for_an_object_that_is_not_there_is_refused_with_those_that_are(
 def test_wrong_values_are_refused_with_what_is_allowed(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text(WRONG)
-    done = run("helm", "template", "inflight", CHART, "--values", values)
+    done = template(values)
     assert done.returncode != 0
     for said in (
         "invalid propertyName 'replicas'\n  - at '': value must be one of 'registry', 'tag'",

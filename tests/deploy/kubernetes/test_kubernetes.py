@@ -16,7 +16,7 @@ from deploy.compose_file import compose as read_compose
 from launcher.stack.router_process import longest_stop_s
 from launcher.stack.triton_services import UNLOAD_TIMEOUT_S
 from tests.deploy.kubernetes.chart import CHART, OPTIONAL, Object, comparable, objects_of, rendered
-from tests.kubernetes_programs import run
+from tests.kubernetes_programs import run_once
 
 OVERLAYS = sorted(path.name for path in (CHART / "overlays").iterdir())
 NAMESPACE = "inflight"
@@ -33,16 +33,18 @@ def built() -> dict[str, tuple[Object, ...]]:
     """
     with tempfile.TemporaryDirectory(prefix="inflight-overlays-") as folder:
         place = Path(folder)
+        chart = place / "chart"  # the same name, wherever the checkout is
+        chart.symlink_to(CHART)
         write_kustomization(place, resources=[place / name for name in (NAMESPACE, *OVERLAYS)])
         write_kustomization(
             place / NAMESPACE,
-            resources=[CHART / "overlays" / "split"],
-            components=[CHART / "components" / name for name in OPTIONAL],
+            resources=[chart / "overlays" / "split"],
+            components=[chart / "components" / name for name in OPTIONAL],
         )
         for name in OVERLAYS:
-            own = [CHART / "overlays" / name]
+            own = [chart / "overlays" / name]
             write_kustomization(place / name, resources=own, namespace=name)
-        done = run("kubectl", "kustomize", folder)
+        done = run_once("kubectl", "kustomize", folder, reads=[CHART, place])
     assert done.returncode == 0, done.stderr
     found: dict[str, list[Object]] = {}
     for each in objects_of(done.stdout):

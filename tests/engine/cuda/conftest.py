@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import pytest
@@ -37,41 +38,62 @@ def quick_interpreter(request: pytest.FixtureRequest) -> Iterator[None]:
         yield  # nothing is interpreted, or by an older triton-lang
         return
     with pytest.MonkeyPatch.context() as patch:
-        exchange_language_once_a_kernel(patch, interpreter)
+        call_builtins_directly(patch, interpreter)
+        exchange_back = exchange_language_once(patch, interpreter)
         look_up_dtypes_once(patch, interpreter)
         name_tuple_types_when_asked(patch)
         describe_blocks_once(patch)
+        describe_tensors_once(patch)
+        leave_equal_shapes_as_they_are(patch)
         compute_no_overflow_that_nobody_asserts(patch)
         yield
+        exchange_back()
 
 
-def exchange_language_once_a_kernel(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
-    """It exchanges the whole language at each call of a function within a kernel."""
+def exchange_language_once(patch: pytest.MonkeyPatch, interpreter: Any) -> Callable[[], None]:
+    """It exchanges the whole language at each call of a function within a kernel, and back after a kernel.
+
+    Returns what exchanges it back.
+    """
     from triton import language
 
-    exchange, exchanged = interpreter._patch_lang, set[str]()
+    exchange, seen, exchanged = interpreter._patch_lang, set[Any](), set[str]()
+    scopes = list[Any]()
 
     def exchange_once(function: Any) -> Any:
-        modules = {
-            each.__name__
-            for each in function.__globals__.values()
-            if each is language or each is language.core
-        }
-        if modules <= exchanged:
-            return interpreter._LangPatchScope()
-        outermost, scope = not exchanged, exchange(function)
-        exchanged.update(modules)
-        if outermost:
-            restore = scope.restore
+        if function not in seen:
+            modules = {
+                each.__name__
+                for each in function.__globals__.values()
+                if each is language or each is language.core
+            }
+            if modules - exchanged:
+                scopes.append(exchange(function))
+            exchanged.update(modules)
+            seen.add(function)
+        return interpreter._LangPatchScope()
 
-            def restore_all() -> None:
-                restore()
-                exchanged.clear()
-
-            scope.restore = restore_all
-        return scope
+    def exchange_back() -> None:
+        while scopes:
+            scopes.pop().restore()
 
     patch.setattr(interpreter, "_patch_lang", exchange_once)
+    return exchange_back
+
+
+def call_builtins_directly(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
+    """Two functions between a call and what is called look through all that is given."""
+
+    def exchange(place: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        called = getattr(member, "__wrapped__", member)
+
+        def call(*given: Any, **named: Any) -> Any:
+            named["_semantic"] = interpreter.interpreter_semantic
+            return called(*given, **named)
+
+        scope.set_attr(place, name, call)
+
+    patch.setattr(interpreter, "_patch_attr", exchange)
 
 
 def look_up_dtypes_once(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
@@ -124,6 +146,35 @@ def describe_blocks_once(patch: pytest.MonkeyPatch) -> None:
         self.__dict__.update(begun[key], element_ty=element_ty)
 
     patch.setattr(core.block_type, "__init__", begin_once)
+
+
+def describe_tensors_once(patch: pytest.MonkeyPatch) -> None:
+    """Each result of an operation has its shape wrapped and multiplied anew."""
+    from triton.language import core
+
+    described = dict[Any, tuple[Any, Any]]()
+
+    def begin(self: Any, handle: Any, type: Any) -> None:
+        lengths = tuple(type.shape) if type.is_block() else ()
+        if lengths not in described:
+            wrapped = core.tuple([core.constexpr(each) for each in lengths])
+            described[lengths] = wrapped, core.constexpr(prod(lengths))
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = described[lengths]
+
+    patch.setattr(core.tensor, "__init__", begin)
+
+
+def leave_equal_shapes_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """It compares them length by length, each wrapped, and most are equal."""
+    from triton.language.semantic import TritonSemantic
+
+    broadcast = TritonSemantic.broadcast_impl_value
+
+    def broadcast_others(self: Any, lhs: Any, rhs: Any) -> Any:
+        return (lhs, rhs) if lhs.shape is rhs.shape else broadcast(self, lhs, rhs)
+
+    patch.setattr(TritonSemantic, "broadcast_impl_value", broadcast_others)
 
 
 def compute_no_overflow_that_nobody_asserts(patch: pytest.MonkeyPatch) -> None:

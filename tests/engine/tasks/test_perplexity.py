@@ -6,6 +6,8 @@ import json
 import math
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +52,10 @@ def measured(
         "precisions": precisions or None,
         "text": text and str(text),
     }
-    command = [sys.executable, "-m", "python_backend.engine.tasks.perplexity", json.dumps(told)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    said = StringIO()
+    with redirect_stdout(said):
+        measure(told)
+    events = [json.loads(line) for line in said.getvalue().splitlines()]
     return [event for event in events if "stage" not in event]
 
 

@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,15 @@ def prepare(model: Path, packed: Path, *python: str, **parameters: str) -> Prepa
     return result_of(start(model, packed, *python, **parameters))
 
 
+def prepare_here(model: Path, packed: Path, **parameters: str) -> list[str]:
+    """Its stages, in this process: most of what another takes for so small a model are its imports."""
+    said = StringIO()
+    with redirect_stdout(said):
+        preparation.prepare(told(model, packed, inflight_device="cpu", **parameters))
+    events = [json.loads(line) for line in said.getvalue().splitlines()]
+    return Prepared(0, events, "").stages
+
+
 def packed_folders(packed: Path) -> list[Path]:
     return [path for path in packed.iterdir() if path.is_dir()]
 
@@ -95,8 +106,8 @@ def test_the_weights_are_packed_once_for_each_precision(model: Path, first: Prep
     assert [(event["done"], event["total"]) for event in packing] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert {event["precision"] for event in packing} == {"int8"}
     assert prepare(model, packed).events == [{"inflight_device": "cpu", "computes_on": COMPUTES_ON}]
-    other = prepare(model, packed, inflight_precision="int4")
-    assert other.stages == ["packing"], "the kernels are the same for every precision"
+    other = prepare_here(model, packed, inflight_precision="int4")
+    assert other == ["packing"], "the kernels are the same for every precision"
     assert len(packed_folders(packed)) == 2
 
 
@@ -138,16 +149,16 @@ assert not run_step.stats.cache_misses, run_step.stats
 def test_deleted_packed_weights_are_made_again(model: Path, packed: Path, tmp_path: Path) -> None:
     (weights,) = (folder for folder in packed_folders(packed) if "int8" in folder.name)
     weights.rename(tmp_path / "moved-away")
-    assert prepare(model, packed).stages == ["packing"]
+    assert prepare_here(model, packed) == ["packing"]
     assert weights.is_dir()
 
 
 @packs
 def test_a_changed_checkpoint_is_packed_again_and_replaces_the_old_one(tmp_path: Path) -> None:
     model = save(random_model("Llama"), tmp_path / "model")
-    assert prepare(model, tmp_path / "packed").status == 0
+    assert prepare_here(model, tmp_path / "packed") == ["packing"]
     save(random_model("Llama", seed=1), model)
-    assert prepare(model, tmp_path / "packed").stages == ["packing"]
+    assert prepare_here(model, tmp_path / "packed") == ["packing"]
     assert len(packed_folders(tmp_path / "packed")) == 1
 
 
@@ -163,9 +174,7 @@ def test_two_preparations_at_once_pack_once(model: Path, tmp_path: Path) -> None
 def test_a_dense_model_of_another_family_needs_no_other_kernels(tmp_path: Path, kernels: Path) -> None:
     compiled = sorted(kernels.rglob("*.nbc"))
     other = save(random_model("Gemma2"), tmp_path / "model")
-    result = prepare(other, tmp_path / "packed")
-    assert result.status == 0, result.complaint
-    assert result.stages == ["packing"]
+    assert prepare_here(other, tmp_path / "packed") == ["packing"]
     assert sorted(kernels.rglob("*.nbc")) == compiled
 
 
@@ -310,6 +319,6 @@ def test_leftovers_of_a_killed_preparation_are_removed_and_perplexitys_work_is_n
     working = tmp_path / ".perplexity-works"
     left.mkdir()
     working.mkdir()
-    assert prepare(model, tmp_path).status == 0
+    prepare_here(model, tmp_path)
     assert not left.exists()
     assert working.exists()

@@ -39,7 +39,7 @@ def policy(cost: BatchCost, slots: int = SLOTS) -> Dispatcher:
 
 def at(times: float, model: BatchModel, believed: BatchCost | None = None, tenants: int = 1) -> Outcome:
     per_s = times * capacity_per_s(model.cost, OBJECTIVE_S)
-    asked = Asked(per_s, OBJECTIVE_S, seconds=18 if times > 1 else 28, tenants=tenants)
+    asked = Asked(per_s, OBJECTIVE_S, seconds=14 if times > 1 else 20, tenants=tenants)
     return played(policy(believed or model.cost), model, asked)
 
 
@@ -73,7 +73,7 @@ def test_texts_of_very_different_lengths_are_counted_by_their_tokens() -> None:
     def tokens(chance: random.Random) -> int:
         return 200 if chance.random() < 0.1 else 8
 
-    asked = Asked(2 * capacity_per_s(SLOW, OBJECTIVE_S, tokens=27), OBJECTIVE_S, seconds=18, tokens=tokens)
+    asked = Asked(2 * capacity_per_s(SLOW, OBJECTIVE_S, tokens=27), OBJECTIVE_S, seconds=14, tokens=tokens)
     found = played(policy(SLOW), BatchModel(SLOW), asked)
     assert found.quantile(0.95) <= OBJECTIVE_S
 

@@ -78,7 +78,7 @@ def wrongs() -> list[tuple[str, Any]]:
     return cases
 
 
-@pytest.mark.parametrize(("why", "message"), wrongs(), ids=[why for why, _ in wrongs()])
+@pytest.mark.parametrize(("why", "message"), [pytest.param(*each, id=each[0]) for each in wrongs()])
 def test_an_invalid_message_is_refused_with_the_reason(why: str, message: Any) -> None:
     error = read(message)
     assert isinstance(error, InflightError)

@@ -18,6 +18,7 @@ from launcher.commands.deployment.model_facts import (
 from launcher.settings import SettingsError
 from launcher.stack.router_process import Served
 from router.core.manifest import FileMark
+from tests.in_memory import folder_in_memory
 
 TEXTS = st.dictionaries(st.text(max_size=10), st.text(max_size=20), max_size=4)
 TABLES = st.lists(TEXTS, max_size=3).map(tuple)
@@ -29,11 +30,10 @@ def test_written_model_facts_are_read_back(
     models: tuple[dict[str, str], ...],
     embedders: tuple[dict[str, str], ...],
     ports: tuple[int, ...],
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    state = tmp_path_factory.mktemp("state")
-    write_facts(state, Served(models, embedders, ports))
-    assert read_facts(state) == Served(models, embedders, ports)
+    with folder_in_memory() as state:
+        write_facts(state, Served(models, embedders, ports))
+        assert read_facts(state) == Served(models, embedders, ports)
 
 
 def test_model_facts_are_for_the_owner_alone_and_never_half_written(tmp_path: Path) -> None:
