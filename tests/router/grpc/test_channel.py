@@ -150,7 +150,7 @@ async def test_a_unary_call_whose_caller_is_cancelled_is_cancelled(
 
 async def test_a_deadline_ends_the_call_on_both_sides(server: RealServer, triton: TritonConnection) -> None:
     # Long enough for a busy machine to have begun with it.
-    stream = triton.infer(order(count=1000, pause_s=0.02), timeout_s=1.5)
+    stream = triton.infer(order(count=1000, pause_s=0.02), timeout_s=3.0)
     assert (await failure(lambda: names(stream))).code is StatusCode.DEADLINE_EXCEEDED
     await until(lambda: server.cancelled == 1)
 
