@@ -32,7 +32,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hedged(
-    *scripts: Sequence[Step], percent: float = 10.0
+    *scripts: Sequence[Step], percent: float = 10.0, usual_s: float = 0.0001
 ) -> tuple[FleetPipeline, ReplicaSet, list[FakeConnection]]:
     def says(steps: Sequence[Step]) -> Script:
         return lambda request: steps
@@ -44,7 +44,7 @@ def hedged(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hedging, "_LEAST_LATE_S", 0.001)
         for _ in range(20):
-            hedges.heard(1, 0.0001)
+            hedges.heard(1, usual_s)
     generation = partial(HedgedGeneration, hedges=hedges)
     return FleetPipeline(replicas, 8192, FleetSettings(5.0), generation=generation), replicas, tritons
 
@@ -86,9 +86,8 @@ async def test_a_second_replica_answers_where_the_first_is_late_and_the_first_is
     await assert_nothing_is_left(replicas, tritons)
 
 
-async def test_whoever_answers_in_time_is_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline, replicas, tritons = hedged(HELLO, HELLO)
-    monkeypatch.setattr(hedging, "_LEAST_LATE_S", 30.0)
+async def test_whoever_answers_in_time_is_asked_alone() -> None:
+    pipeline, replicas, tritons = hedged(HELLO, HELLO, usual_s=30.0)
     assert await text_of(pipeline.generate(CALL)) == "Hello world"
     assert asked(tritons) == ["chatcmpl-1"]
     await assert_nothing_is_left(replicas, tritons)
