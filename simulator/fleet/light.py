@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from simulator.fleet.compiling import compiled
+from simulator.fleet.rules import (
+    GUARANTEES,
+    LEAST_BATCH_SHARE,
+    LIGHT_LEAST_TIMES_BASE,
+    LIGHT_REMEMBERED_S,
+    STEP_STRETCH,
+    STRETCH,
+)
 from simulator.fleet.state import TIERS
-
-# As in python_backend/engine/scheduling/pace.py and python_backend/sharing/places.py; the tests hold both
-# against each other.
-STRETCH, STEP_STRETCH, LEAST_TIMES_BASE, REMEMBERED_S = 3.0, 2.5, 1.0, 5.0
-GUARANTEES = (0.6, 0.3, 0.1)
-LEAST_BATCH_SHARE = 8
 
 
 @compiled
@@ -45,7 +47,7 @@ def batch_beside_light(engines, shape, row, now_s):
     light, tenants = lightest(engines, row)
     if light:
         replica.light_alone = max(1.0, light / STRETCH)
-        replica.light_until_s = now_s + REMEMBERED_S
+        replica.light_until_s = now_s + LIGHT_REMEMBERED_S
     if now_s >= replica.light_until_s:
         return shape.slots
     return max(_batch_beside(shape, sequence_s, replica.light_alone), min(tenants, shape.slots))
@@ -54,7 +56,7 @@ def batch_beside_light(engines, shape, row, now_s):
 @compiled
 def _batch_beside(shape, sequence_s, alone):
     light_s = STEP_STRETCH * (shape.base_s + alone * sequence_s)
-    return batch_within(shape, light_s, sequence_s, LEAST_TIMES_BASE)
+    return batch_within(shape, light_s, sequence_s, LIGHT_LEAST_TIMES_BASE)
 
 
 @compiled

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from simulator.fleet.compiling import compiled
+from simulator.fleet.rules import ALONE_TIMES, CACHE_SHARE
 from simulator.fleet.state import (
     ARRIVAL,
     ASKED,
@@ -31,10 +32,6 @@ NOBODY = -1
 _ENDS_S, _RISK_S = 5.0, 30.0
 # Nine of ten first tokens of those that wait come within so many times what is foretold.
 _LATE_TIMES = 1.25
-# What a prompt may take that takes longer than its objective even on an idle engine.
-_ALONE_TIMES = 1.25
-# Of the cache: the rest is for answers that are longer than expected.
-_CACHE_SHARE = 0.9
 
 
 @compiled
@@ -70,7 +67,7 @@ def load_of(engines, shape, router, row, need, is_sharing):
         taken += told.slots - view.told_slots
     if taken >= replica.announced or replica.free == 0:
         return -1
-    if replica.held + need > _CACHE_SHARE * shape.kv_tokens and replica.taken:
+    if replica.held + need > CACHE_SHARE * shape.kv_tokens and replica.taken:
         return -1
     return tokens
 
@@ -192,7 +189,7 @@ def arrive(cell, shape, tier, tenant, request, period):
     else:
         queued_s = wait_s(cell, tier, lane)
         late_s = _LATE_TIMES * (queued_s + alone_s(shape, prompt))
-    is_late = late_s > max(shape.first_token_s[tier], _ALONE_TIMES * alone_s(shape, prompt))
+    is_late = late_s > max(shape.first_token_s[tier], ALONE_TIMES * alone_s(shape, prompt))
     cell.clock[ASKED] += 1.0
     cell.clock[LATE] += is_late
     if is_late or router == NOBODY:
@@ -218,7 +215,7 @@ def hand_on(cell, shape, now_s, period):
             return
         need = entry.prompt + expected(entry.output)
         row = chosen_replica(cell, shape, router, entry.prompt, need)
-        due_s = entry.at_s + max(shape.first_token_s[tier], _ALONE_TIMES * alone_s(shape, entry.prompt))
+        due_s = entry.at_s + max(shape.first_token_s[tier], ALONE_TIMES * alone_s(shape, entry.prompt))
         if row == NOBODY and (now_s <= due_s or entry.first_s >= 0):
             return
         late_s = now_s if row == NOBODY else now_s + service_s(engines.replicas[row], shape, entry.prompt)

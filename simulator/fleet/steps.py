@@ -11,11 +11,17 @@ import math
 
 from simulator.fleet.compiling import compiled
 from simulator.fleet.light import batch_beside_light, batch_within, fits_beside_one, tokens_in
+from simulator.fleet.rules import (
+    EXPECTED_TOKENS,
+    FEWEST_TOKENS,
+    LEAST_SHARE,
+    LEAST_STEP_TOKENS,
+    LEAST_TIMES_BASE,
+    LEAST_TOKENS,
+    SHARE,
+)
 from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, COUNTED_FROM, DRAINING, ENDS_PER_S, FIRST_BIN_S
 
-# As in python_backend/engine/scheduling/budget.py; the tests hold both against each other.
-SHARE, LEAST_SHARE, FEWEST_TOKENS, LEAST_STEP_TOKENS = 0.9, 0.25, 16, 64
-LEAST_TIMES_BASE = 4
 # A step is planned so long before the one that runs is over, or as soon as somebody comes who may join.
 AHEAD_S = 0.001
 _LOG_FACTOR = math.log(BIN_FACTOR)
@@ -230,7 +236,7 @@ def forget(engines, row, slot):
 @compiled
 def expected(output):
     """`answer_tokens` of the router: what it expects of an answer before it begins."""
-    return max(min(output, 256), 16)
+    return max(min(output, EXPECTED_TOKENS), LEAST_TOKENS)
 
 
 @compiled
