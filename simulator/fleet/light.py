@@ -65,7 +65,7 @@ def lightest(engines, row):
     replica, places, tenants_of = engines.replicas[row], engines.slots[row], engines.tenants
     for tier in range(TIERS):
         for tenant in range(tenants_of.shape[1]):
-            tenants_of[tier, tenant].held = 0
+            tenants_of[tier, tenant].counted = 0
     for place in range(replica.heap):
         _take(tenants_of, places[places[place].heap_slot])
     for place in range(replica.behind):
@@ -75,7 +75,7 @@ def lightest(engines, row):
     for tier in range(TIERS):
         total, most, most_weight = 0, 0, 1.0
         for tenant in range(tenants_of.shape[1]):
-            count, weight = tenants_of[tier, tenant].held, tenants_of[tier, tenant].weight
+            count, weight = tenants_of[tier, tenant].counted, tenants_of[tier, tenant].weight
             if count == 0:
                 continue
             tenants += 1
@@ -92,4 +92,4 @@ def lightest(engines, row):
 
 @compiled
 def _take(tenants_of, request):
-    tenants_of[request.tier, request.tenant].held += 1
+    tenants_of[request.tier, request.tenant].counted += 1

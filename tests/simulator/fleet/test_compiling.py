@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simulator.fleet import compiling
 
-SCRIPT = "from simulator.fleet.play import least_loaded; print(least_loaded.stats.cache_path)"
+SCRIPT = "from simulator.fleet.choice import least_loaded; print(least_loaded.stats.cache_path)"
 
 
 def cache_path_in(folder: Path, kept: Path) -> Path:

@@ -21,10 +21,10 @@ from router.core.objective import Objective
 from router.routing.replica_choice import choose, most_tokens
 from simulator.engine import EngineShape
 from simulator.fleet.cell import CellPlan, CellPlayed, _Play, compiled_shape, play_cell
+from simulator.fleet.choice import chosen_replica, least_loaded
 from simulator.fleet.failures import Failure, Kind
 from simulator.fleet.fleet import FleetPlan, play_fleet, zone_rates
 from simulator.fleet.light import batch_beside_light
-from simulator.fleet.play import chosen_replica, least_loaded
 from simulator.fleet.releases import Release
 from simulator.fleet.scalers import Wanted
 from simulator.fleet.state import Array, ReplicaShape, new_cell, sample
@@ -116,7 +116,7 @@ def test_an_opening_belongs_to_any_replica_that_the_router_would_still_prefer(
     shape = compiled_shape(plan)
     made = new_cell(shape, plan.lengths, len(loads), len(loads), 2, 1, 0)
     made.engines.views["tokens"][0] = loads
-    found = {chosen_replica(made, shape, 0, prompt, 10) for _ in range(200)}
+    found = {chosen_replica(made, 0, prompt) for _ in range(200)}
     assert found == {row for row, tokens in enumerate(loads) if tokens <= most_tokens(min(loads), prompt)}
 
 
@@ -130,7 +130,7 @@ def test_the_compiled_choice_of_a_replica_is_the_routers(loads: list[tuple[int, 
     made.engines.replicas["begun"] = [begun for _, begun in loads]
     chosen = choose([Candidate(f"r{at}", *each) for at, each in enumerate(loads)], None)
     assert chosen is not None
-    assert least_loaded(made.engines, shape, 0, 10, True) == int(chosen.name[1:])
+    assert least_loaded(made.engines, 0, True) == int(chosen.name[1:])
 
 
 @pytest.mark.parametrize("per_s", [6.0, 14.0])
