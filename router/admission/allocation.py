@@ -241,7 +241,7 @@ def top_of(index: int) -> int:
 SMALL_BINS = tuple(bin_of(tokens) for tokens in range(4096))
 
 
-ROOTS = 2.0
+_ROOTS = 2.0
 # Weights are up to 1,000: sizes for a weight are told apart by this.
 _FINE = 64
 
@@ -305,7 +305,7 @@ class Holdings:
         if not tenant.bin:
             return 0.0
         of_most = min(_FINE * tenant.size / tenant.weight / (top_of(self._top - 1) + 1), 1.0)
-        return ROOTS * sqrt(sum(self._of_bin[: tenant.bin])) * of_most * of_most
+        return _ROOTS * sqrt(sum(self._of_bin[: tenant.bin])) * of_most * of_most
 
     def check(self, tenants: list[Tenant]) -> None:
         sizes = [0] * BINS

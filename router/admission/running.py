@@ -30,9 +30,9 @@ _NOTABLE = 0.1
 # Before a batch was measured: the cache would hold so many sequences of this length.
 _USUAL_TOKENS, _LARGEST_BATCH = 512, 256.0
 # Of the slots that become free while a request waits, so many stand for slots that were left free.
-COUNTED = 0.25
+_COUNTED = 0.25
 # Where others can be paused, no more of the slots is left.
-LEFT_PART = 0.125
+_LEFT_PART = 0.125
 
 
 # Where the cost is not known: a generated token is twice the work of one of the prompt.
@@ -240,13 +240,13 @@ class Running:
             return 0.0
         allocation = self.allocation
         if allocation.capacity.can_pause:
-            to_leave = min(to_leave, int(LEFT_PART * allocation.slots))
+            to_leave = min(to_leave, int(_LEFT_PART * allocation.slots))
             if not to_leave:
                 return 0.0
         # They end evenly over twice the time that what is in flight takes on average.
         waited_us = 1e6 * allocation.capacity.replicas * self.patience_s[entry.demand.tier]
         freed = allocation.slots * waited_us / (2 * self.remaining_us + 1)
-        to_leave *= to_leave / (to_leave + COUNTED * freed)
+        to_leave *= to_leave / (to_leave + _COUNTED * freed)
         return to_leave + allocation.size_of(entry) - allocation.left_slots(entry.demand.tier)
 
     def _charge(self, entry: QueueEntry) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simulator.fleet.compiling import compiled
-from simulator.fleet.shares import given_out, in_flight
-from simulator.fleet.state import ENDS_PER_S, ENDS_S
+from simulator.fleet.shares import given_out
+from simulator.fleet.state import ALL, ENDS_PER_S, ENDS_S
 from simulator.fleet.turns import tenants_of
 
 
@@ -48,7 +48,8 @@ def wait_s(cell, tier, lane, need):
         for other in range(tier * tenants, (tier + 1) * tenants):
             active += other != lane and queue.lanes[other].waiting > 0
         before = min(before, (queue.lanes[lane].waiting + 1) * active)
-    taken, held = in_flight(cell.engines)
-    ends = max(need * taken / held, 1.0) if taken and held + need > given_out(cell) else 1.0
+    everybody, ends = cell.engines.tiers[ALL], 1.0
+    if everybody.taken and everybody.held + need > given_out(cell):
+        ends = max(need * everybody.taken / everybody.held, 1.0)
     ends_per_s = max(cell.clock[ENDS_PER_S] / ENDS_S, 0.1)
     return (before * weights / queue.tiers[tier].weight + ends) / ends_per_s

@@ -10,7 +10,7 @@ from simulator.fleet.choice import NOBODY, chance, chosen_replica, publish, rout
 from simulator.fleet.compiling import compiled
 from simulator.fleet.forecasts import alone_s, price_s, service_s, wait_s
 from simulator.fleet.rules import ALONE_TIMES, PASS_S
-from simulator.fleet.shares import displaces, fits, is_guaranteed, is_held_back, is_light, is_open
+from simulator.fleet.shares import displaces, fits, is_guaranteed, is_light, is_open
 from simulator.fleet.state import (
     ARRIVAL,
     ASKED,
@@ -71,10 +71,10 @@ def refuse(cell, shape, tier, tenant, request, after_s, period):
 @compiled
 def replica_for(cell, shape, router, tier, tenant, prompt, output, waited_s, may_begin):
     """Where it begins now, if anywhere; and whether it is let in whatever others have."""
-    is_spared, need = is_light(cell.engines, tier, tenant), prompt + output
+    is_spared = is_light(cell.engines, tier, tenant)
     if router == NOBODY:
         return NOBODY, is_spared
-    if may_begin and fits(cell, router, need) and not is_held_back(cell, shape, tier, tenant, need):
+    if may_begin and fits(cell, router, prompt + output):
         return chosen_replica(cell, router, prompt), is_spared
     if displaces(cell, shape, tier, tenant, waited_s):
         return chosen_replica(cell, router, prompt), True

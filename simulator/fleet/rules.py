@@ -5,7 +5,7 @@ from __future__ import annotations
 from python_backend.engine.scheduling import budget, pace
 from python_backend.sharing import places
 from python_backend.wire.tiers import Tier
-from router.admission import allocation, running
+from router.admission import allocation
 from router.admission.judge import SERVED_WITH
 from router.routing.replica_choice import EXPECTED_TOKENS as EXPECTED_TOKENS
 from router.routing.replica_choice import LEAST_TOKENS as LEAST_TOKENS
@@ -23,4 +23,3 @@ CACHE_SHARE, BORROW_CAP = SERVED_WITH.kv_share, SERVED_WITH.borrow_cap
 ALONE_TIMES, PASS_S = SERVED_WITH.stretch, SERVED_WITH.pass_s
 URGENT_S, PATIENT_PART = allocation.URGENT_S, allocation.PATIENT_PART
 TIER_REMEMBERED_S = allocation.REMEMBERED_S
-ROOTS, COUNTED, LEFT_PART = allocation.ROOTS, running.COUNTED, running.LEFT_PART

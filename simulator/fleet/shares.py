@@ -1,32 +1,17 @@
-"""Who may take more of a cell, compiled: as the router's `Allocation`, `Places` and `Running` decide it."""
+"""Who may take more of a cell, compiled: as the router's `Allocation` and `Places` decide it."""
 
 from __future__ import annotations
-
-import math
 
 from simulator.fleet.compiling import compiled
 from simulator.fleet.rules import (
     BORROW_CAP,
     CACHE_SHARE,
-    COUNTED,
     GUARANTEES,
-    LEFT_PART,
     PATIENT_PART,
-    ROOTS,
     TIER_REMEMBERED_S,
     URGENT_S,
 )
-from simulator.fleet.state import CACHE, ENDS_PER_S, ENDS_S, IS_SHARING, NOW, SLOTS, TIERS
-
-
-@compiled
-def in_flight(engines):
-    """Requests, and the cache that they are to have."""
-    taken, held = 0, 0
-    for tier in range(TIERS):
-        taken += engines.tiers[tier].taken
-        held += engines.tiers[tier].held
-    return taken, held
+from simulator.fleet.state import ALL, CACHE, IS_SHARING, NOW, SLOTS
 
 
 @compiled
@@ -38,7 +23,7 @@ def given_out(cell):
 @compiled
 def fits(cell, router, need):
     """`fits` of the router; while routers cannot tell one another, each knows of its own alone."""
-    taken, held = in_flight(cell.engines)
+    taken, held = cell.engines.tiers[ALL].taken, cell.engines.tiers[ALL].held
     if cell.clock[IS_SHARING] == 0:
         taken, held = 0, 0
         for view in cell.engines.views[router]:
@@ -48,72 +33,27 @@ def fits(cell, router, need):
 
 
 @compiled
-def part_of(cell, taken, held):
-    """Of all there is: slots, or cache where that is more."""
-    return max(taken / max(cell.clock[SLOTS], 1.0), held / given_out(cell))
+def part_of(cell, tier):
+    """What a tier has of all there is: of slots, or of the cache where that is more."""
+    mine = cell.engines.tiers[tier]
+    return max(mine.taken / max(cell.clock[SLOTS], 1.0), mine.held / given_out(cell))
 
 
 @compiled
 def is_guaranteed(cell, tier):
     """Whether the tier has less than its share."""
-    mine = cell.engines.tiers[tier]
-    return part_of(cell, mine.taken, mine.held) < GUARANTEES[tier]
-
-
-@compiled
-def is_last_kept(cell, tier):
-    """Whether the last of it is for better tiers: they had requests of late."""
-    for better in range(tier):
-        if cell.clock[NOW] - cell.queue.tiers[better].asked_s <= TIER_REMEMBERED_S:
-            return True
-    return False
+    return part_of(cell, tier) < GUARANTEES[tier]
 
 
 @compiled
 def is_open(cell, tier):
-    """Whether the tier may begin one more."""
-    if tier == 0 or is_guaranteed(cell, tier) or not is_last_kept(cell, tier):
+    """Whether the tier may begin one more: the last is kept for better tiers that had requests of late."""
+    if tier == 0 or is_guaranteed(cell, tier) or part_of(cell, ALL) < BORROW_CAP:
         return True
-    taken, held = in_flight(cell.engines)
-    return part_of(cell, taken, held) < BORROW_CAP
-
-
-@compiled
-def left_slots(cell, tier):
-    """That the tier may take: free ones, or what is left of the cache where that is less."""
-    taken, held = in_flight(cell.engines)
-    used, mine = part_of(cell, taken, held), cell.engines.tiers[tier]
-    left = 1.0 - used
-    if is_last_kept(cell, tier):
-        own = GUARANTEES[tier] - part_of(cell, mine.taken, mine.held)
-        left = min(left, max(BORROW_CAP - used, own))
-    return left * cell.clock[SLOTS]
-
-
-@compiled
-def is_held_back(cell, shape, tier, tenant, need):
-    """`lacking` of the router: those of a tier who have most leave headroom to who has less."""
-    clock, tenants = cell.clock, cell.engines.tenants
-    mine, most = tenants[tier, tenant], math.floor(LEFT_PART * clock[SLOTS])
-    slot_tokens = given_out(cell) / max(clock[SLOTS], 1.0)
-    size, left = max(need / slot_tokens, 1.0), left_slots(cell, tier)
-    if mine.taken == 0 or most == 0 or left >= most + size:
-        return False
-    has, furthest, of_less = size_of(mine, slot_tokens) / mine.weight, 0.0, 0.0
-    for other in range(tenants.shape[1]):
-        theirs = tenants[tier, other]
-        furthest = max(furthest, size_of(theirs, slot_tokens) / theirs.weight)
-        if size_of(theirs, slot_tokens) / theirs.weight < has:
-            of_less += size_of(theirs, slot_tokens)
-    to_leave = min(ROOTS * math.sqrt(of_less) * (has / furthest) ** 2, most)
-    freed = clock[ENDS_PER_S] / ENDS_S * shape.first_token_s[tier]
-    return to_leave > 0.0 and to_leave * to_leave / (to_leave + COUNTED * freed) + size > left
-
-
-@compiled
-def size_of(holder, slot_tokens):
-    """What a tenant has, in slots: each stands for its share of the cache."""
-    return max(holder.taken, holder.held / slot_tokens)
+    for better in range(tier):
+        if cell.clock[NOW] - cell.queue.tiers[better].asked_s <= TIER_REMEMBERED_S:
+            return False
+    return True
 
 
 @compiled
@@ -134,7 +74,7 @@ def is_light(engines, tier, tenant):
 def has_giver(cell, tier, tenant):
     """`giver` of `Places`: in a better tier above its guarantee, or in its own whoever has more."""
     tiers, tenants = cell.engines.tiers, cell.engines.tenants
-    limit = max(min(in_flight(cell.engines)[0], cell.clock[SLOTS]), 1.0)
+    limit = max(min(tiers[ALL].taken, cell.clock[SLOTS]), 1.0)
     if tiers[tier].taken < GUARANTEES[tier] * limit:
         for better in range(tier):
             if tiers[better].taken - 1 >= GUARANTEES[better] * limit:

@@ -18,6 +18,7 @@ from python_backend.wire.tiers import Tier
 Array = NDArray[Any]
 
 TIERS = len(Tier)
+ALL = TIERS  # together, behind the tiers
 CLOSED, STARTING, OPEN, DRAINING, DOWN = range(5)
 # Histograms: the first bin ends here, each other one is wider than the one before by the same factor.
 FIRST_BIN_S, BIN_FACTOR, BINS = 0.001, 1.04, 320
@@ -181,7 +182,7 @@ def new_cell(
     is_up, holders = np.ones(routers, np.int64), _rows((TIERS, tenants), HOLDER)
     holders["weight"] = 1.0
     return Cell(
-        Engines(rows, np.full(most, np.inf), slots, views, told, is_up, holders, _rows(TIERS, HOLDER)),
+        Engines(rows, np.full(most, np.inf), slots, views, told, is_up, holders, _rows(ALL + 1, HOLDER)),
         Queue(lanes, tiers, entries, _rows(_WAITING, RETRY), counts),
         Stats(
             _rows((periods, TIERS), PERIOD),

@@ -21,7 +21,16 @@ from simulator.fleet.rules import (
     LEAST_TOKENS,
     SHARE,
 )
-from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, COUNTED_FROM, DRAINING, ENDS_PER_S, FIRST_BIN_S
+from simulator.fleet.state import (
+    ALL,
+    BIN_FACTOR,
+    BINS,
+    CLOSED,
+    COUNTED_FROM,
+    DRAINING,
+    ENDS_PER_S,
+    FIRST_BIN_S,
+)
 
 # A step is planned so long before the one that runs is over, or as soon as somebody comes who may join.
 AHEAD_S = 0.001
@@ -60,13 +69,12 @@ def bin_of(value_s):
 def count(engines, row, slot, times):
     """It is one more in flight, or one less."""
     replica, request = engines.replicas[row], engines.slots[row, slot]
-    tier, tokens = engines.tiers[request.tier], times * (request.prompt + request.output)
-    tenant = engines.tenants[request.tier, request.tenant]
+    tokens = times * (request.prompt + request.output)
+    tenant, tier = engines.tenants[request.tier, request.tenant], engines.tiers[request.tier]
     replica.taken += times
-    tier.taken += times
-    tier.held += tokens
-    tenant.taken += times
-    tenant.held += tokens
+    for holder in (tenant, tier, engines.tiers[ALL]):
+        holder.taken += times
+        holder.held += tokens
     if request.tier == 0:
         replica.interactive += times
     elif request.tier == 1:
