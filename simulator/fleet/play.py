@@ -69,12 +69,12 @@ def refuse(cell, shape, tier, tenant, request, after_s, period):
 
 
 @compiled
-def replica_for(cell, shape, router, tier, tenant, prompt, output, waited_s, may_begin):
+def replica_for(cell, shape, router, tier, tenant, prompt, waited_s, has_room):
     """Where it begins now, if anywhere; and whether it is let in whatever others have."""
     is_spared = is_light(cell.engines, tier, tenant)
     if router == NOBODY:
         return NOBODY, is_spared
-    if may_begin and fits(cell, router, prompt + output):
+    if has_room:
         return chosen_replica(cell, router, prompt), is_spared
     if displaces(cell, shape, tier, tenant, waited_s):
         return chosen_replica(cell, router, prompt), True
@@ -108,8 +108,8 @@ def arrive(cell, shape, tier, tenant, request, period):
     counted.work_s += work_s
     queue.tiers[tier].asked_s = at_s
     lane, router = tier * tenants_of(queue) + tenant, router_of(engines.is_up, number)
-    may_begin = may_pass(cell, tier, at_s)
-    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, output, 0.0, may_begin)
+    has_room = fits(cell, router, prompt + output) and may_pass(cell, tier, at_s)
+    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, 0.0, has_room)
     if row != NOBODY:
         queued_s, late_s = 0.0, service_s(engines.replicas[row], shape, prompt)
     else:
@@ -135,19 +135,21 @@ def hand_on(cell, shape, now_s, period):
         tier = next_tier(cell.queue.tiers, tried)
         if tier < 0:
             return
-        may_begin = may_pass(cell, tier, now_s) if tried else is_open(cell, tier)
-        tried = 0 if hand_on_first(cell, shape, tier, may_begin, now_s, period) else tried | 1 << tier
+        is_its_turn = tried == 0
+        tried = 0 if hand_on_first(cell, shape, tier, is_its_turn, now_s, period) else tried | 1 << tier
 
 
 @compiled
-def hand_on_first(cell, shape, tier, may_begin, now_s, period):
+def hand_on_first(cell, shape, tier, is_its_turn, now_s, period):
     """Whether the first in turn of a tier waits no more."""
     queue, engines = cell.queue, cell.engines
     lane = next_lane(queue, tier)
     place, tenant = queue.lanes[lane].head, lane % tenants_of(queue)
     entry, router = queue.entries[place], router_of(engines.is_up, place)
     waited_s, prompt, output = now_s - entry.at_s, entry.prompt, entry.output
-    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, output, waited_s, may_begin)
+    has_room = fits(cell, router, prompt + output)
+    has_room = has_room and (is_open(cell, tier) if is_its_turn else may_pass(cell, tier, now_s))
+    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, waited_s, has_room)
     due_s = entry.at_s + max(shape.first_token_s[tier], ALONE_TIMES * alone_s(shape, prompt))
     has_begun = entry.first_s >= 0
     if row == NOBODY and (now_s <= due_s or has_begun or router == NOBODY):
