@@ -23,7 +23,7 @@ from router.control.scaling.replicas import ScalingSettings
 from router.core.objective import Objective
 from simulator.fleet.cell import PERIOD_S, CellPlan, compiled_shape
 from simulator.fleet.fleet import FleetPlan, play_fleet
-from simulator.fleet.play import price_s
+from simulator.fleet.forecasts import price_s
 from simulator.fleet.scalers import Fixed, Foreknown, QueueLength, Scaler, Wanted
 from simulator.planning.capacity import CapacitySearch
 from simulator.planning.profiles import Profile, best_of, known_profiles

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 # A reserve for a tier without requests for so long is a waste.
-_REMEMBERED_S = 60.0
+REMEMBERED_S = 60.0
 LOOK_S = 0.1
 # Others are paused at once for who has no more time than this, and for who has after a part of it.
-_URGENT_S, _PATIENT_PART = 10.0, 0.25
+URGENT_S, PATIENT_PART = 10.0, 0.25
 # So many may be begun at a time for which others are paused, of all slots; of that each tier its guarantee.
 _LEAST_DISPLACING, _DISPLACING_PART = 10, 0.25
 
@@ -73,7 +73,7 @@ class Allocation:
         is_kept = False
         for tier, asked_s in enumerate(self.asked_s):
             self._is_kept[tier] = is_kept
-            is_kept = is_kept or now_s - asked_s <= _REMEMBERED_S
+            is_kept = is_kept or now_s - asked_s <= REMEMBERED_S
 
     @property
     def is_full(self) -> bool:
@@ -96,10 +96,10 @@ class Allocation:
     def displaces_now(self, entry: QueueEntry, now_s: float) -> bool:
         """Whether it is to be begun for which others are paused: one that can wait does so for a while."""
         patience_s, waited_s = entry.deadline_s - entry.offered_s, now_s - entry.offered_s
-        is_due = waited_s >= _PATIENT_PART * patience_s
+        is_due = waited_s >= PATIENT_PART * patience_s
         if is_due and entry.is_light:  # what such tenants ask for has its bound
             return self.capacity.can_pause and self.places.total > 0
-        return (is_due or patience_s <= _URGENT_S) and self.displaces(entry)
+        return (is_due or patience_s <= URGENT_S) and self.displaces(entry)
 
     def has_little(self, entry: QueueEntry) -> bool:
         """Whether its tenant has half as much as the one with most, or less: its turn comes soon."""

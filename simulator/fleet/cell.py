@@ -16,7 +16,8 @@ from router.admission.judge import DispatchSettings
 from router.core.objective import PATIENCE_S
 from simulator.fleet import failures
 from simulator.fleet.failures import Failure, Kind
-from simulator.fleet.play import advance, price_s
+from simulator.fleet.forecasts import price_s
+from simulator.fleet.play import advance
 from simulator.fleet.releases import Release, RollingRelease
 from simulator.fleet.scalers import Observed, Scaler
 from simulator.fleet.state import (
@@ -25,6 +26,7 @@ from simulator.fleet.state import (
     COUNTED_FROM,
     DRAINING,
     ENDS_PER_S,
+    ENDS_S,
     IS_TRACED,
     LATE,
     OPEN,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from router.core.objective import Objective
 
 PERIOD_S = 5.0
-_ENDS_S = 5.0
 _REDIS_S = 0.25
 
 
@@ -206,7 +207,7 @@ class _Play:
         offered = float(recent.sum()) / (PERIOD_S * len(recent))
         asked = max(float(cell.clock[ASKED]), 1.0)
         waiting, running = int(cell.queue.counts[WAITING]), int(replicas["decoding"].sum())
-        ends_per_s = max(float(cell.clock[ENDS_PER_S]) / _ENDS_S, 0.1)
+        ends_per_s = max(float(cell.clock[ENDS_PER_S]) / ENDS_S, 0.1)
         there = int(np.isin(replicas["phase"], (OPEN, STARTING)).sum())
         first_s = float(min(self._shape.first_token_s))
         risk = float(cell.clock[LATE]) / asked

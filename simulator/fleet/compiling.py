@@ -1,7 +1,8 @@
 """How functions of the fleet simulator are compiled, and where the results are kept.
 
-numba notices a change of a function's own file alone. The folder's name follows from all sources here, so
-nothing stale is ever used, and every checkout of the same sources uses the same.
+numba notices a change of a function's own file alone. The folder's name follows from all sources here, and
+from the numbers that come from elsewhere, so nothing stale is ever used, and every checkout of the same
+sources uses the same.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numba
 from numba.core.caching import UserProvidedCacheLocator
+
+from simulator.fleet import rules
 
 
 class BySources(UserProvidedCacheLocator):
@@ -24,6 +27,7 @@ class BySources(UserProvidedCacheLocator):
 
 def _fingerprint() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
+    digest.update(repr([each for each in vars(rules).items() if each[0].isupper()]).encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

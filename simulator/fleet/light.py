@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from simulator.fleet.compiling import compiled
+from simulator.fleet.rules import (
+    GUARANTEES,
+    LEAST_BATCH_SHARE,
+    LIGHT_LEAST_TIMES_BASE,
+    LIGHT_REMEMBERED_S,
+    STEP_STRETCH,
+    STRETCH,
+)
 from simulator.fleet.state import TIERS
-
-# As in python_backend/engine/scheduling/pace.py and python_backend/sharing/places.py; the tests hold both
-# against each other.
-STRETCH, STEP_STRETCH, LEAST_TIMES_BASE, REMEMBERED_S = 3.0, 2.5, 1.0, 5.0
-GUARANTEES = (0.6, 0.3, 0.1)
-LEAST_BATCH_SHARE = 8
 
 
 @compiled
@@ -45,7 +47,7 @@ def batch_beside_light(engines, shape, row, now_s):
     light, tenants = lightest(engines, row)
     if light:
         replica.light_alone = max(1.0, light / STRETCH)
-        replica.light_until_s = now_s + REMEMBERED_S
+        replica.light_until_s = now_s + LIGHT_REMEMBERED_S
     if now_s >= replica.light_until_s:
         return shape.slots
     return max(_batch_beside(shape, sequence_s, replica.light_alone), min(tenants, shape.slots))
@@ -54,7 +56,7 @@ def batch_beside_light(engines, shape, row, now_s):
 @compiled
 def _batch_beside(shape, sequence_s, alone):
     light_s = STEP_STRETCH * (shape.base_s + alone * sequence_s)
-    return batch_within(shape, light_s, sequence_s, LEAST_TIMES_BASE)
+    return batch_within(shape, light_s, sequence_s, LIGHT_LEAST_TIMES_BASE)
 
 
 @compiled
@@ -63,7 +65,7 @@ def lightest(engines, row):
     replica, places, tenants_of = engines.replicas[row], engines.slots[row], engines.tenants
     for tier in range(TIERS):
         for tenant in range(tenants_of.shape[1]):
-            tenants_of[tier, tenant].held = 0
+            tenants_of[tier, tenant].counted = 0
     for place in range(replica.heap):
         _take(tenants_of, places[places[place].heap_slot])
     for place in range(replica.behind):
@@ -73,7 +75,7 @@ def lightest(engines, row):
     for tier in range(TIERS):
         total, most, most_weight = 0, 0, 1.0
         for tenant in range(tenants_of.shape[1]):
-            count, weight = tenants_of[tier, tenant].held, tenants_of[tier, tenant].weight
+            count, weight = tenants_of[tier, tenant].counted, tenants_of[tier, tenant].weight
             if count == 0:
                 continue
             tenants += 1
@@ -90,4 +92,4 @@ def lightest(engines, row):
 
 @compiled
 def _take(tenants_of, request):
-    tenants_of[request.tier, request.tenant].held += 1
+    tenants_of[request.tier, request.tenant].counted += 1

@@ -6,13 +6,19 @@ import math
 
 import numpy as np
 
+from simulator.fleet.choice import NOBODY, chance, chosen_replica, publish, router_of
 from simulator.fleet.compiling import compiled
+from simulator.fleet.forecasts import alone_s, price_s, service_s, wait_s
+from simulator.fleet.rules import ALONE_TIMES, PASS_S
+from simulator.fleet.shares import displaces, fits, is_guaranteed, is_light, is_open
 from simulator.fleet.state import (
     ARRIVAL,
     ASKED,
+    CACHE,
     COUNTED_FROM,
     DRAWN,
     ENDS_PER_S,
+    ENDS_S,
     IS_SHARING,
     IS_TRACED,
     LATE,
@@ -21,105 +27,16 @@ from simulator.fleet.state import (
     PUBLISHING,
     REQUESTS,
     RETRIES,
+    SLOTS,
     WAITING,
 )
-from simulator.fleet.steps import add, count_tier, expected, finish
-from simulator.fleet.turns import charge, join, leave, next_lane, pop_retry, push_retry, tenants_of
+from simulator.fleet.steps import add, count, expected, finish
+from simulator.fleet.turns import charge, join, leave, next_lane, next_tier, pop_retry, push_retry, tenants_of
 
-NOBODY = -1
-# Ends a second, and the share of those foretold to be late, are over so many seconds.
-_ENDS_S, _RISK_S = 5.0, 30.0
-# Nine of ten first tokens of those that wait come within so many times what is foretold.
-_LATE_TIMES = 1.25
-# What a prompt may take that takes longer than its objective even on an idle engine.
-_ALONE_TIMES = 1.25
-# Of the cache: the rest is for answers that are longer than expected.
-_CACHE_SHARE = 0.9
-
-
-@compiled
-def chance(cell):
-    """Above 0, below 1, by L'Ecuyer's combined generator: the same for the same seed everywhere."""
-    cell.chance[0] = 40014 * cell.chance[0] % 2147483563
-    cell.chance[1] = 40692 * cell.chance[1] % 2147483399
-    return ((cell.chance[0] - cell.chance[1]) % 2147483562 + 1) / 2147483563.0
-
-
-@compiled
-def router_of(is_up, number):
-    """Balancers send requests to the routers that are up, in turn."""
-    for offset in range(len(is_up)):
-        router = (number + offset) % len(is_up)
-        if is_up[router]:
-            return router
-    return NOBODY
-
-
-@compiled
-def load_of(engines, shape, router, row, need, is_sharing):
-    """Tokens that a replica has to do, as far as the router knows; -1 where it has no room for `need` more.
-
-    What a router knows of the others is what they told last; it knows nothing of them while they cannot.
-    """
-    replica, view, told = engines.replicas[row], engines.views[router, row], engines.told[row]
-    if replica.phase != OPEN:
-        return -1
-    tokens, taken = view.tokens, view.slots
-    if is_sharing:
-        tokens += told.tokens - view.told_tokens
-        taken += told.slots - view.told_slots
-    if taken >= replica.announced or replica.free == 0:
-        return -1
-    if replica.held + need > _CACHE_SHARE * shape.kv_tokens and replica.taken:
-        return -1
-    return tokens
-
-
-@compiled
-def least_loaded(engines, shape, router, need, is_sharing):
-    """`choose` of the router without a key, of the replicas that it thinks have room."""
-    best, least, least_begun = NOBODY, 0, 0
-    for row in range(len(engines.replicas)):
-        tokens, begun = load_of(engines, shape, router, row, need, is_sharing), engines.replicas[row].begun
-        is_less = tokens < least or (tokens == least and begun < least_begun)
-        if tokens >= 0 and (best == NOBODY or is_less):
-            best, least, least_begun = row, tokens, begun
-    return best
-
-
-@compiled
-def chosen_replica(cell, shape, router, prompt, need):
-    """`choose` of the router: every prompt has an opening of its own, which belongs to one by chance."""
-    engines, is_sharing = cell.engines, cell.clock[IS_SHARING] > 0
-    best = least_loaded(engines, shape, router, need, is_sharing)
-    if best == NOBODY:
-        return NOBODY
-    least = load_of(engines, shape, router, best, need, is_sharing)
-    home = int(chance(cell) * len(engines.replicas))
-    tokens = load_of(engines, shape, router, home, need, is_sharing)
-    return home if 0 <= tokens <= least + max(prompt, least // 4) else best
-
-
-@compiled
-def service_s(replica, shape, prompt):
-    """From now to the first token on a replica: what lies before it, in steps of a full budget."""
-    tokens = replica.lacking + (1 if shape.is_prefilled else prompt)
-    beside_s = shape.base_s + shape.decode_s * replica.decoding + shape.kv_s * replica.kv
-    budget = max(shape.step_tokens - replica.decoding, 64)
-    return tokens * shape.prefill_s + (tokens / budget + 1.5) * beside_s + shape.overhead_s
-
-
-@compiled
-def alone_s(shape, prompt):
-    return prompt * shape.prefill_s + shape.base_s + shape.overhead_s
-
-
-@compiled
-def price_s(shape, prompt, output):
-    """Engine time of a request beside a batch of half the slots."""
-    read_s = shape.kv_s * (prompt + output / 2)
-    prefill_s = 0.0 if shape.is_prefilled else prompt * shape.prefill_s
-    return prefill_s + output * (2.0 * shape.base_s / shape.slots + shape.decode_s + read_s)
+# The share of those foretold to be late is over so many seconds.
+_RISK_S = 30.0
+# Nine of ten first tokens of those that wait come within so many times what is foretold, as routers learn it.
+_LATE_TIMES = 3.0
 
 
 @compiled
@@ -133,11 +50,9 @@ def send(cell, shape, row, router, tier, tenant, request, now_s):
     slot.at_s, slot.first_s, slot.prompt, slot.output, slot.attempt = request
     slot.tier, slot.tenant, slot.router = tier, tenant, router
     slot.lacking = 1 if shape.is_prefilled else slot.prompt
-    replica.taken += 1
     replica.begun += 1
-    replica.held += slot.prompt + slot.output
     replica.lacking += slot.lacking
-    count_tier(replica, tier, 1)
+    count(engines, row, number, 1)
     view.tokens += slot.prompt + expected(slot.output)
     view.slots += 1
     add(engines, shape, row, number, now_s)
@@ -154,21 +69,29 @@ def refuse(cell, shape, tier, tenant, request, after_s, period):
 
 
 @compiled
-def wait_s(cell, tier, lane):
-    """Until its turn comes, by how many answers end in a second, and the weights of those that wait."""
-    queue, tenants = cell.queue, tenants_of(cell.queue)
-    weights = queue.tiers[tier].weight
-    for other in range(len(queue.tiers)):
-        if other != tier and queue.tiers[other].waiting:
-            weights += queue.tiers[other].weight
-    before = queue.tiers[tier].waiting
-    if before and tenants > 1:
-        active = 1
-        for other in range(tier * tenants, (tier + 1) * tenants):
-            active += other != lane and queue.lanes[other].waiting > 0
-        before = min(before, (queue.lanes[lane].waiting + 1) * active)
-    ends_per_s = max(cell.clock[ENDS_PER_S] / _ENDS_S, 0.1)
-    return (before + 1) / (ends_per_s * queue.tiers[tier].weight / weights)
+def replica_for(cell, shape, router, tier, tenant, prompt, waited_s, has_room):
+    """Where it begins now, if anywhere; and whether it is let in whatever others have."""
+    is_spared = is_light(cell.engines, tier, tenant)
+    if router == NOBODY:
+        return NOBODY, is_spared
+    if has_room:
+        return chosen_replica(cell, router, prompt), is_spared
+    if displaces(cell, shape, tier, tenant, waited_s):
+        return chosen_replica(cell, router, prompt), True
+    return NOBODY, is_spared
+
+
+@compiled
+def may_pass(cell, tier, now_s):
+    """Whether those that fit may begin before the one whose turn it is: for a while, or as guaranteed."""
+    queue = cell.queue
+    if not is_open(cell, tier):
+        return False
+    if queue.counts[WAITING] == 0:
+        return True
+    first = next_tier(queue.tiers, 0)
+    turn_s = queue.entries[queue.lanes[next_lane(queue, first)].head].turn_s
+    return turn_s < 0 or now_s - turn_s <= PASS_S or (tier < first and is_guaranteed(cell, tier))
 
 
 @compiled
@@ -183,16 +106,16 @@ def arrive(cell, shape, tier, tenant, request, period):
         cell.stats.tenants[tenant].offered += 1
     work_s = price_s(shape, prompt, output)
     counted.work_s += work_s
-    lane = tier * tenants_of(queue) + tenant
-    router, row = router_of(engines.is_up, number), NOBODY
-    if queue.counts[WAITING] == 0 and router != NOBODY:
-        row = chosen_replica(cell, shape, router, prompt, prompt + expected(output))
+    queue.tiers[tier].asked_s = at_s
+    lane, router = tier * tenants_of(queue) + tenant, router_of(engines.is_up, number)
+    has_room = fits(cell, router, prompt + output) and may_pass(cell, tier, at_s)
+    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, 0.0, has_room)
     if row != NOBODY:
         queued_s, late_s = 0.0, service_s(engines.replicas[row], shape, prompt)
     else:
-        queued_s = wait_s(cell, tier, lane)
+        queued_s = wait_s(cell, tier, lane, prompt + output)
         late_s = _LATE_TIMES * (queued_s + alone_s(shape, prompt))
-    is_late = late_s > max(shape.first_token_s[tier], _ALONE_TIMES * alone_s(shape, prompt))
+    is_late = late_s > max(shape.first_token_s[tier], ALONE_TIMES * alone_s(shape, prompt)) and not is_spared
     cell.clock[ASKED] += 1.0
     cell.clock[LATE] += is_late
     if is_late or router == NOBODY:
@@ -207,48 +130,59 @@ def arrive(cell, shape, tier, tenant, request, period):
 @compiled
 def hand_on(cell, shape, now_s, period):
     """Turns of those that wait, as long as there is room; who would be too late is refused."""
-    queue, engines = cell.queue, cell.engines
-    while queue.counts[WAITING]:
-        lane = next_lane(queue)
-        place = queue.lanes[lane].head
-        entry = queue.entries[place]
-        tier, tenant = lane // tenants_of(queue), lane % tenants_of(queue)
-        router = router_of(engines.is_up, place)
-        if router == NOBODY:
+    tried = 0
+    while True:
+        tier = next_tier(cell.queue.tiers, tried)
+        if tier < 0:
             return
-        need = entry.prompt + expected(entry.output)
-        row = chosen_replica(cell, shape, router, entry.prompt, need)
-        due_s = entry.at_s + max(shape.first_token_s[tier], _ALONE_TIMES * alone_s(shape, entry.prompt))
-        if row == NOBODY and (now_s <= due_s or entry.first_s >= 0):
-            return
-        late_s = now_s if row == NOBODY else now_s + service_s(engines.replicas[row], shape, entry.prompt)
-        request = (entry.at_s, entry.first_s, entry.prompt, entry.output, entry.attempt)
-        leave(queue, lane)
-        if entry.first_s < 0 and late_s > due_s:
-            refuse(cell, shape, tier, tenant, request, 1.0, period)
-        else:
-            charge(queue, lane, price_s(shape, entry.prompt, entry.output))
-            send(cell, shape, row, router, tier, tenant, request, now_s)
+        is_its_turn = tried == 0
+        tried = 0 if hand_on_first(cell, shape, tier, is_its_turn, now_s, period) else tried | 1 << tier
 
 
 @compiled
-def publish(engines):
-    """Routers tell each other what they have in flight."""
-    for row in range(len(engines.told)):
-        told = engines.told[row]
-        told.tokens = told.slots = 0
-        for router in range(len(engines.is_up)):
-            view = engines.views[router, row]
-            view.told_tokens, view.told_slots = view.tokens, view.slots
-            told.tokens += view.tokens
-            told.slots += view.slots
+def hand_on_first(cell, shape, tier, is_its_turn, now_s, period):
+    """Whether the first in turn of a tier waits no more."""
+    queue, engines = cell.queue, cell.engines
+    lane = next_lane(queue, tier)
+    place, tenant = queue.lanes[lane].head, lane % tenants_of(queue)
+    entry, router = queue.entries[place], router_of(engines.is_up, place)
+    waited_s, prompt, output = now_s - entry.at_s, entry.prompt, entry.output
+    has_room = fits(cell, router, prompt + output)
+    has_room = has_room and (is_open(cell, tier) if is_its_turn else may_pass(cell, tier, now_s))
+    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, waited_s, has_room)
+    due_s = entry.at_s + max(shape.first_token_s[tier], ALONE_TIMES * alone_s(shape, prompt))
+    has_begun = entry.first_s >= 0
+    if row == NOBODY and (now_s <= due_s or has_begun or router == NOBODY):
+        if entry.turn_s < 0:
+            entry.turn_s = now_s
+        return False
+    request = (entry.at_s, entry.first_s, prompt, output, entry.attempt)
+    leave(queue, lane)
+    if row == NOBODY or not (
+        has_begun or is_spared or now_s + service_s(engines.replicas[row], shape, prompt) <= due_s
+    ):
+        refuse(cell, shape, tier, tenant, request, 1.0, period)
+    else:
+        charge(queue, lane, price_s(shape, prompt, output))
+        send(cell, shape, row, router, tier, tenant, request, now_s)
+    return True
+
+
+@compiled
+def look(cell, shape):
+    """What the open replicas have, together."""
+    cell.clock[SLOTS] = cell.clock[CACHE] = 0.0
+    for replica in cell.engines.replicas:
+        if replica.phase == OPEN:
+            cell.clock[SLOTS] += replica.announced
+            cell.clock[CACHE] += shape.kv_tokens
 
 
 @compiled
 def _fade(clock, now_s):
     passed_s = now_s - clock[NOW]
     if passed_s > 0:
-        clock[ENDS_PER_S] *= math.exp(-passed_s / _ENDS_S)
+        clock[ENDS_PER_S] *= math.exp(-passed_s / ENDS_S)
         kept = math.exp(-passed_s / _RISK_S)
         clock[ASKED] *= kept
         clock[LATE] *= kept
@@ -289,6 +223,7 @@ def advance(cell, shape, until_s, rate, period):
                 hand_on(cell, shape, now_s, period)
         elif now_s == clock[PUBLISHING]:
             clock[PUBLISHING] = now_s + shape.publish_s
+            look(cell, shape)
             if clock[IS_SHARING] > 0:
                 publish(engines)
             hand_on(cell, shape, now_s, period)

@@ -18,6 +18,7 @@ from python_backend.wire.tiers import Tier
 Array = NDArray[Any]
 
 TIERS = len(Tier)
+ALL = TIERS  # together, behind the tiers
 CLOSED, STARTING, OPEN, DRAINING, DOWN = range(5)
 # Histograms: the first bin ends here, each other one is wider than the one before by the same factor.
 FIRST_BIN_S, BIN_FACTOR, BINS = 0.001, 1.04, 320
@@ -25,8 +26,11 @@ FIRST_BIN_S, BIN_FACTOR, BINS = 0.001, 1.04, 320
 _OVERFULL = 2
 # Requests that wait for a turn, and clients that wait for their retry, at most.
 _WAITING = 1 << 16
-# Places in the clock.
-NOW, ARRIVAL, PUBLISHING, ENDS_PER_S, ASKED, LATE, IS_SHARING, IS_TRACED, COUNTED_FROM = range(9)
+# Answers that ended in about so long tell how many do in a second.
+ENDS_S = 5.0
+# Places in the clock; slots and cache are those of open replicas, as they told last.
+NOW, ARRIVAL, PUBLISHING, ENDS_PER_S, ASKED, LATE = range(6)
+IS_SHARING, IS_TRACED, COUNTED_FROM, SLOTS, CACHE = range(6, 11)
 
 
 def _record(whole: str, real: str = "") -> np.dtype[Any]:
@@ -34,26 +38,28 @@ def _record(whole: str, real: str = "") -> np.dtype[Any]:
     return np.dtype(fields, align=True)
 
 
-# `kv` is what those who decode read in a step, `held` the cache that is reserved, `announced` the batch that
-# keeps the inter-token objective, `lacking` prompt tokens still to compute. Those `behind` lack some of their
+# `kv` is what those who decode read in a step, `announced` the batch that keeps the inter-token objective,
+# `lacking` prompt tokens still to compute. Those `behind` lack some of their
 # prompt; the last of them, `arrived`, came since the latest step was planned; the first of these is in the
 # next step where it is `awaited`. Until `light_until_s` a tenant has little, `light_alone` of what it would
 # have under way alone.
 REPLICA = _record(
-    "phase run_steps run_prefill step decoding kv held taken announced lacking behind arrived awaited heap "
+    "phase run_steps run_prefill step decoding kv taken announced lacking behind arrived awaited heap "
     "free begun interactive standard batch",
     "began_s step_s growth_s busy_s light_alone light_until_s",
 )
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
 # heap of ends, and the free slots.
 SLOT = _record(
-    "tier tenant prompt output lacking attempt router behind heap_step heap_slot free", "at_s first_s"
+    "tier tenant prompt output lacking generated pauses attempt router behind heap_step heap_slot free",
+    "at_s first_s",
 )
 # What a router has in flight on a replica, and what it had when it last told the others.
-VIEW = _record("tokens slots told_tokens told_slots")
-HOLDER = _record("held", "weight")
-LANE = _record("head tail waiting", "turn weight")
-ENTRY = _record("next free prompt output attempt", "at_s first_s")
+VIEW = _record("tokens slots told_tokens")
+# What tenants, or tiers, have in flight, and the cache that this is to have; on one replica it is `counted`.
+HOLDER = _record("taken held counted", "weight")
+LANE = _record("head tail waiting", "turn weight asked_s")
+ENTRY = _record("next free prompt output attempt", "at_s first_s turn_s")
 RETRY = _record("tier tenant prompt output attempt", "at_s")
 LENGTHS = _record("prompt output tier tenant", "at_s")
 PERIOD = _record("offered good refused failed late slow tokens", "work_s")
@@ -87,7 +93,7 @@ class Shape(NamedTuple):
 class Engines(NamedTuple):
     """`next_s` is when the run of alike steps under way ends, inf for none; `told` sums over routers.
 
-    `tenants` are by tier: their weights, and room to count what they have.
+    `tenants` are by tier: their weights, and what they have; `tiers` have the sums.
     """
 
     replicas: Array
@@ -97,6 +103,7 @@ class Engines(NamedTuple):
     told: Array
     is_up: Array  # routers
     tenants: Array
+    tiers: Array
 
 
 class Queue(NamedTuple):
@@ -165,15 +172,17 @@ def new_cell(
     lanes = _rows(TIERS * tenants, LANE)
     lanes["weight"] = 1.0
     tiers = _rows(TIERS, LANE)
-    tiers["weight"] = shape.weights
+    tiers["weight"], tiers["asked_s"] = shape.weights, -np.inf
     entries = _rows(_WAITING, ENTRY)
     entries["free"] = np.arange(_WAITING)
     counts = np.array([_WAITING, 0, 0, 0, 0], np.int64)
     views, told = _rows((routers, most), VIEW), _rows(most, VIEW)
+    clock = np.zeros(CACHE + 1)
+    clock[IS_SHARING], clock[SLOTS], clock[CACHE] = 1.0, replicas * shape.slots, replicas * shape.kv_tokens
     is_up, holders = np.ones(routers, np.int64), _rows((TIERS, tenants), HOLDER)
     holders["weight"] = 1.0
     return Cell(
-        Engines(rows, np.full(most, np.inf), slots, views, told, is_up, holders),
+        Engines(rows, np.full(most, np.inf), slots, views, told, is_up, holders, _rows(ALL + 1, HOLDER)),
         Queue(lanes, tiers, entries, _rows(_WAITING, RETRY), counts),
         Stats(
             _rows((periods, TIERS), PERIOD),
@@ -181,6 +190,6 @@ def new_cell(
             np.zeros((2, TIERS, BINS), np.int64),
         ),
         lengths,
-        np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]),
+        clock,
         np.array([1 + seed % 2147483562, 1 + (seed * 48271 + 11) % 2147483398], np.int64),
     )

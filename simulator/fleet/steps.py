@@ -1,8 +1,8 @@
 """A replica's steps, compiled: the rules of the engine's scheduler as `simulator/engine.py` plays them.
 
-Prompts by rank under the budget that decoding requests leave, runs of alike steps as one event, plans made a
-step ahead where steps overlap. Left out: preemption (admission reserves the cache), pausing and the prefix
-cache.
+Prompts by rank under the budget that decoding requests leave, and as far as the cache goes; runs of alike
+steps as one event, plans made a step ahead where steps overlap. Left out: preemption, pausing and the prefix
+cache. Answers that outgrow the cache together are computed all the same.
 """
 
 from __future__ import annotations
@@ -10,12 +10,28 @@ from __future__ import annotations
 import math
 
 from simulator.fleet.compiling import compiled
+from simulator.fleet.ends import pop_end, push_end
 from simulator.fleet.light import batch_beside_light, batch_within, fits_beside_one, tokens_in
-from simulator.fleet.state import BIN_FACTOR, BINS, CLOSED, COUNTED_FROM, DRAINING, ENDS_PER_S, FIRST_BIN_S
+from simulator.fleet.rules import (
+    EXPECTED_TOKENS,
+    FEWEST_TOKENS,
+    LEAST_SHARE,
+    LEAST_STEP_TOKENS,
+    LEAST_TIMES_BASE,
+    LEAST_TOKENS,
+    SHARE,
+)
+from simulator.fleet.state import (
+    ALL,
+    BIN_FACTOR,
+    BINS,
+    CLOSED,
+    COUNTED_FROM,
+    DRAINING,
+    ENDS_PER_S,
+    FIRST_BIN_S,
+)
 
-# As in python_backend/engine/scheduling/budget.py; the tests hold both against each other.
-SHARE, LEAST_SHARE, FEWEST_TOKENS, LEAST_STEP_TOKENS = 0.9, 0.25, 16, 64
-LEAST_TIMES_BASE = 4
 # A step is planned so long before the one that runs is over, or as soon as somebody comes who may join.
 AHEAD_S = 0.001
 _LOG_FACTOR = math.log(BIN_FACTOR)
@@ -50,61 +66,29 @@ def bin_of(value_s):
 
 
 @compiled
-def push_end(engines, row, step, slot):
-    replica, places = engines.replicas[row], engines.slots[row]
-    place = replica.heap
-    replica.heap += 1
-    while place > 0:
-        above = (place - 1) >> 1
-        if places[above].heap_step <= step:
-            break
-        places[place].heap_step = places[above].heap_step
-        places[place].heap_slot = places[above].heap_slot
-        place = above
-    places[place].heap_step, places[place].heap_slot = step, slot
-
-
-@compiled
-def pop_end(engines, row):
-    replica, places = engines.replicas[row], engines.slots[row]
-    slot = places[0].heap_slot
-    replica.heap -= 1
-    count = replica.heap
-    key, value = places[count].heap_step, places[count].heap_slot
-    place = 0
-    while True:
-        below = 2 * place + 1
-        if below >= count:
-            break
-        if below + 1 < count and places[below + 1].heap_step < places[below].heap_step:
-            below += 1
-        if places[below].heap_step >= key:
-            break
-        places[place].heap_step = places[below].heap_step
-        places[place].heap_slot = places[below].heap_slot
-        place = below
-    places[place].heap_step, places[place].heap_slot = key, value
-    return slot
-
-
-@compiled
-def count_tier(replica, tier, count):
-    if tier == 0:
-        replica.interactive += count
-    elif tier == 1:
-        replica.standard += count
+def count(engines, row, slot, times):
+    """It is one more in flight, or one less."""
+    replica, request = engines.replicas[row], engines.slots[row, slot]
+    tokens = times * (request.prompt + request.output)
+    tenant, tier = engines.tenants[request.tier, request.tenant], engines.tiers[request.tier]
+    replica.taken += times
+    for holder in (tenant, tier, engines.tiers[ALL]):
+        holder.taken += times
+        holder.held += tokens
+    if request.tier == 0:
+        replica.interactive += times
+    elif request.tier == 1:
+        replica.standard += times
     else:
-        replica.batch += count
+        replica.batch += times
 
 
 @compiled
 def free_slot(engines, row, slot):
-    replica, request = engines.replicas[row], engines.slots[row, slot]
+    replica = engines.replicas[row]
     engines.slots[row, replica.free].free = slot
     replica.free += 1
-    replica.taken -= 1
-    replica.held -= request.prompt + request.output
-    count_tier(replica, request.tier, -1)
+    count(engines, row, slot, -1)
     if replica.phase == DRAINING and replica.taken == 0:
         replica.phase = CLOSED
 
@@ -177,12 +161,15 @@ def _plan(engines, shape, row, now_s):
     if not fits_beside_one(shape.base_s, sequences_s, decoding, replica.taken):
         batch = min(batch, batch_beside_light(engines, shape, row, now_s))
     replica.announced = batch
-    left, kv = max(budget - decoding, 0), 0
+    left, kv, used = max(budget - decoding, 0), 0, replica.kv + decoding
     whole = left
     for place in range(min(replica.behind, max(batch - decoding, 0))):
         if left <= 0:
             break
         request = places[places[place].behind]
+        used += request.prompt
+        if used > shape.kv_tokens and decoding + place:
+            break
         kv += request.prompt - request.lacking
         left -= min(left, request.lacking)
     return whole - left, kv
@@ -230,7 +217,7 @@ def forget(engines, row, slot):
 @compiled
 def expected(output):
     """`answer_tokens` of the router: what it expects of an answer before it begins."""
-    return max(min(output, 256), 16)
+    return max(min(output, EXPECTED_TOKENS), LEAST_TOKENS)
 
 
 @compiled

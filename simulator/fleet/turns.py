@@ -21,7 +21,7 @@ def join(queue, number, at_s, first_s, prompt, output, attempt):
     place = queue.entries[queue.counts[FREE]].free
     entry = queue.entries[place]
     entry.at_s, entry.first_s, entry.prompt, entry.output = at_s, first_s, prompt, output
-    entry.attempt, entry.next = attempt, -1
+    entry.attempt, entry.next, entry.turn_s = attempt, -1, -1.0
     if queue.counts[WAITING] and tier.waiting == 0:
         _lift(queue.tiers, 0, TIERS, tier)
     if tier.waiting and lane.waiting == 0:
@@ -56,11 +56,19 @@ def least_served(lanes, first, end):
 
 
 @compiled
-def next_lane(queue):
-    """Of the tier that has had least, the tenant that has; -1 while nobody waits."""
-    tier = least_served(queue.tiers, 0, TIERS)
-    if tier < 0:
-        return -1
+def next_tier(tiers, tried):
+    """Of the tiers in which somebody waits, the one that has had least, but for those tried; -1 for none."""
+    least = -1
+    for tier in range(TIERS):
+        is_one = tiers[tier].waiting and not tried >> tier & 1
+        if is_one and (least < 0 or tiers[tier].turn < tiers[least].turn):
+            least = tier
+    return least
+
+
+@compiled
+def next_lane(queue, tier):
+    """Of those of a tier that wait, the tenant that has had least; -1 for none."""
     return least_served(queue.lanes, tier * tenants_of(queue), (tier + 1) * tenants_of(queue))
 
 

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 # The rest of the time is for steps that take longer than others of their kind.
 SHARE = 0.9
-# Prompts go on whatever the objective says, by `least_step_tokens` in each step; by fewer where those would
-# take more than this share of what those that decode take, as on a machine without a GPU.
-_LEAST_SHARE = 0.25
-_FEWEST_TOKENS = 16
+# Prompts go on whatever the objective says, by so many tokens in each step; by fewer where those would take
+# more than this share of what those that decode take, as on a machine without a GPU.
+LEAST_STEP_TOKENS = 64
+LEAST_SHARE = 0.25
+FEWEST_TOKENS = 16
 # A smaller batch would cost more answers than it could speed up, for every step has its fixed cost: less than
 # an eighth of all, or where more than a fifth of the time would be that cost.
-_LEAST_BATCH_SHARE = 8
-_LEAST_TIMES_BASE = 4.0
+LEAST_BATCH_SHARE = 8
+LEAST_TIMES_BASE = 4.0
 
 
 # A fourth of a step is for short prompts, where long ones would take all of it.
@@ -43,7 +44,6 @@ def step_limits(
     target_ms: float | None,
     running: int,
     kv_tokens: int,
-    least_step_tokens: int = 64,
     share: float = SHARE,
 ) -> StepLimits:
     """What keeps steps within `target_ms`, and never more than `most`.
@@ -60,18 +60,18 @@ def step_limits(
         return StepLimits(batch, most.max_step_tokens)
     decode_ms = cost.base_ms + cost.decode_sequence_ms * running + cost.kv_kilotoken_ms * kv_tokens / 1000
     prompt = _tokens_in(allowed_ms - decode_ms, cost.prefill_token_ms, most.max_step_tokens)
-    quick = _tokens_in(_LEAST_SHARE * decode_ms, cost.prefill_token_ms, most.max_step_tokens)
-    least = min(least_step_tokens, max(_FEWEST_TOKENS, quick))
+    quick = _tokens_in(LEAST_SHARE * decode_ms, cost.prefill_token_ms, most.max_step_tokens)
+    least = min(LEAST_STEP_TOKENS, max(FEWEST_TOKENS, quick))
     tokens = max(running + max(prompt, least), batch)
     return StepLimits(batch, min(tokens, most.max_step_tokens))
 
 
 def _decoding_ms(cost: StepCost, target_ms: float, share: float) -> float:
     """What may be left to those that decode; where prompts are slow, the least of one fits in beside them."""
-    least_ms = _FEWEST_TOKENS * cost.prefill_token_ms
+    least_ms = FEWEST_TOKENS * cost.prefill_token_ms
     if least_ms <= (1.0 - SHARE) * target_ms:
         return share * target_ms
-    return min(share * target_ms, max(target_ms - least_ms, target_ms / (1.0 + _LEAST_SHARE)))
+    return min(share * target_ms, max(target_ms - least_ms, target_ms / (1.0 + LEAST_SHARE)))
 
 
 def batch_within(
@@ -79,13 +79,13 @@ def batch_within(
     cost: StepCost,
     allowed_ms: float,
     mean_tokens: float,
-    least_times_base: float = _LEAST_TIMES_BASE,
+    least_times_base: float = LEAST_TIMES_BASE,
 ) -> int:
     """How many sequences of so many cached tokens a step of that time holds; no fewer than are worth it."""
     sequence_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
     fitting = _tokens_in(allowed_ms - cost.base_ms, sequence_ms, most.max_batch_size)
     least = _tokens_in(least_times_base * cost.base_ms, sequence_ms, most.max_batch_size)
-    return max(1, min(-(-most.max_batch_size // _LEAST_BATCH_SHARE), least), fitting)
+    return max(1, min(-(-most.max_batch_size // LEAST_BATCH_SHARE), least), fitting)
 
 
 def _tokens_in(time_ms: float, token_ms: float, most: int) -> int:

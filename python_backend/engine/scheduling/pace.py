@@ -31,9 +31,9 @@ _LEAST_SHARE = 0.5
 # steps are to take fewer times as long: prompts of others are computed beside it, too. Half of a step may be
 # fixed cost for this: others lose by it, and they have more than their part.
 STRETCH = 3.0
-_STEP_STRETCH = 2.5
-_LIGHT_LEAST_TIMES_BASE = 1.0
-_REMEMBERED_S = 5.0
+STEP_STRETCH = 2.5
+LIGHT_LEAST_TIMES_BASE = 1.0
+REMEMBERED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +147,13 @@ class Pace:
         """
         if load.light:  # it has so many times more under way than it would alone
             self._light_alone = max(1.0, load.light / STRETCH)
-            self._light_until_s = now_s + _REMEMBERED_S
+            self._light_until_s = now_s + REMEMBERED_S
         if now_s >= self._light_until_s:
             return None
         mean_tokens = load.kv_tokens / load.decoding if load.decoding else 0.0
         each_ms = cost.decode_sequence_ms + cost.kv_kilotoken_ms * mean_tokens / 1000
-        light_ms = _STEP_STRETCH * (cost.base_ms + self._light_alone * each_ms)
+        light_ms = STEP_STRETCH * (cost.base_ms + self._light_alone * each_ms)
         # Each has one at least, or their answers would wait for one another.
         least = min(load.tenants, self.most.max_batch_size)
-        fitting = batch_within(self.most, cost, light_ms, mean_tokens, _LIGHT_LEAST_TIMES_BASE)
+        fitting = batch_within(self.most, cost, light_ms, mean_tokens, LIGHT_LEAST_TIMES_BASE)
         return max(fitting, least)

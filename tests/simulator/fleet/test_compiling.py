@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simulator.fleet import compiling
 
-SCRIPT = "from simulator.fleet.play import least_loaded; print(least_loaded.stats.cache_path)"
+SCRIPT = "from simulator.fleet.choice import least_loaded; print(least_loaded.stats.cache_path)"
 
 
 def cache_path_in(folder: Path, kept: Path) -> Path:
@@ -39,3 +39,6 @@ def test_a_copy_of_the_sources_finds_what_was_compiled_unless_it_was_changed(
     changed = cache_path_in(tmp_path, tmp_path / "kept")
     assert changed != same
     assert changed.parent == same.parent
+    pace = tmp_path / "python_backend/engine/scheduling/pace.py"
+    pace.write_text(pace.read_text().replace("STEP_STRETCH = 2.5", "STEP_STRETCH = 2.6"))
+    assert cache_path_in(tmp_path, tmp_path / "kept") not in (same, changed)

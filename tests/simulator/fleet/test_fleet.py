@@ -21,13 +21,13 @@ from router.core.objective import Objective
 from router.routing.replica_choice import choose, most_tokens
 from simulator.engine import EngineShape
 from simulator.fleet.cell import CellPlan, CellPlayed, _Play, compiled_shape, play_cell
+from simulator.fleet.choice import chosen_replica, least_loaded
 from simulator.fleet.failures import Failure, Kind
 from simulator.fleet.fleet import FleetPlan, play_fleet, zone_rates
 from simulator.fleet.light import batch_beside_light
-from simulator.fleet.play import chosen_replica, least_loaded
 from simulator.fleet.releases import Release
 from simulator.fleet.scalers import Wanted
-from simulator.fleet.state import Array, ReplicaShape, new_cell, sample
+from simulator.fleet.state import BIN_FACTOR, FIRST_BIN_S, Array, ReplicaShape, new_cell, sample
 from simulator.fleet.steps import limits
 from simulator.planning import proof
 from simulator.planning.profiles import Profile
@@ -51,6 +51,14 @@ def lengths(count: int = 200, seed: int = 1) -> Array:
     prompts = np.clip(dice.lognormal(4.0, 0.8, count), 4, 800).astype(int)
     outputs = np.clip(dice.lognormal(3.7, 0.6, count), 2, 200).astype(int)
     return sample(prompts, outputs, dice.integers(0, 2, count), dice.integers(0, 5, count))
+
+
+def traced(asked: Array) -> Trace:
+    requests = [
+        TracedRequest(float(at_s), int(prompt), int(output), str(tenant), Tier(tier).label)
+        for prompt, output, tier, tenant, at_s in asked
+    ]
+    return Trace("t", tuple(requests))
 
 
 def cell(rates: list[float], replicas: int = 2, **others: object) -> CellPlan:
@@ -116,7 +124,7 @@ def test_an_opening_belongs_to_any_replica_that_the_router_would_still_prefer(
     shape = compiled_shape(plan)
     made = new_cell(shape, plan.lengths, len(loads), len(loads), 2, 1, 0)
     made.engines.views["tokens"][0] = loads
-    found = {chosen_replica(made, shape, 0, prompt, 10) for _ in range(200)}
+    found = {chosen_replica(made, 0, prompt) for _ in range(200)}
     assert found == {row for row, tokens in enumerate(loads) if tokens <= most_tokens(min(loads), prompt)}
 
 
@@ -130,18 +138,16 @@ def test_the_compiled_choice_of_a_replica_is_the_routers(loads: list[tuple[int, 
     made.engines.replicas["begun"] = [begun for _, begun in loads]
     chosen = choose([Candidate(f"r{at}", *each) for at, each in enumerate(loads)], None)
     assert chosen is not None
-    assert least_loaded(made.engines, shape, 0, 10, True) == int(chosen.name[1:])
+    assert least_loaded(made.engines, 0, True) == int(chosen.name[1:])
 
 
 @pytest.mark.parametrize("per_s", [6.0, 14.0])
 def test_it_agrees_with_the_detailed_simulator(per_s: float) -> None:
     drawn, dice = lengths(), np.random.default_rng(5)
     at_s = np.cumsum(dice.exponential(1 / per_s, int(40 * per_s)))
-    picks = dice.integers(0, len(drawn), len(at_s))
-    trace = Trace("t", tuple(
-        TracedRequest(float(at), int(each.prompt), int(each.output), str(each.tenant), Tier(each.tier).label)
-        for at, each in zip(at_s, drawn[picks], strict=True)
-    ))  # fmt: skip
+    asked = drawn[dice.integers(0, len(drawn), len(at_s))]
+    asked["at_s"] = at_s
+    trace = traced(asked)
     scenario = Scenario(EngineShape(COST, 32, 512, 60_000), replicas=2, objectives=OBJECTIVES)
     detailed = figures_of(simulate(trace, scenario), scenario)
     played = play_fleet(FleetPlan(SHAPE, OBJECTIVES, drawn, [per_s] * 8 + [0.0] * 3, 2, routers=1, seed=2))
@@ -150,6 +156,30 @@ def test_it_agrees_with_the_detailed_simulator(per_s: float) -> None:
         seen = detailed.tier(tier)
         assert played.percentile(0, tier, 0.5) == pytest.approx(seen.first_token_p50_s, rel=0.25)
         assert played.percentile(1, tier, 0.5) == pytest.approx(seen.inter_token_p50_s, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_late_first_tokens_are_those_of_the_detailed_simulator_where_cache_is_short(seed: int) -> None:
+    per_s, count, dice = 11.0, 1320, np.random.default_rng(seed)
+    prompts = np.clip(dice.lognormal(6.6, 1.0, count), 8, 4000).astype(int)
+    outputs = np.clip(dice.lognormal(4.9, 0.7, count), 2, 500).astype(int)
+    tiers, tenants = dice.choice(3, count, p=(0.6, 0.3, 0.1)), dice.integers(0, 5, count)
+    at_s = np.cumsum(dice.exponential(1 / per_s, count))
+    asked = sample(prompts, outputs, tiers, tenants, at_s)
+    trace = traced(asked)
+    cost, objectives = (
+        StepCost(4.3, 0.022, 0.0, 0.07),
+        {tier: Objective("m", tier, 1.0, 0.04) for tier in Tier},
+    )
+    scenario = Scenario(EngineShape(cost, 48, 2048, 28_000, 64), objectives=objectives)
+    detailed = simulate(trace, scenario).requests
+    firsts = [each.first_token_s - each.at_s for each in detailed if each.first_token_s is not None]
+    shape = ReplicaShape(cost, 48, 2048, 28_000)
+    played = play_fleet(FleetPlan(shape, objectives, asked, [per_s] * 28, 1, routers=1, is_traced=True))
+    assert played.share("refused") == pytest.approx(1 - len(firsts) / count, abs=0.04)
+    sums = np.cumsum(played.times[0].sum(axis=0))
+    late_s = FIRST_BIN_S * BIN_FACTOR ** (np.searchsorted(sums, 0.95 * sums[-1]) - 0.5)
+    assert late_s == pytest.approx(np.percentile(firsts, 95), rel=0.25)
 
 
 def test_requests_of_a_trace_come_when_they_came_and_figures_begin_when_they_are_to() -> None:
