@@ -170,7 +170,7 @@ class Watch:
             error = caught
         finally:
             timer.cancel()
-        if life != self._life:
+        if life != self._life or not self.replica.is_loaded:  # meanwhile: nobody is to load it again
             return
         if error is not None and says_dead(error.details):
             self._pulses[model] = self._pulse(model).after_death()

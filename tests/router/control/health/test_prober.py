@@ -23,7 +23,7 @@ TEXT = Manifest("m", 1, Kind.TEXT, MEMBERS, engine="tensorrt_llm")
 EMBEDDINGS = Manifest("e", 1, Kind.EMBEDDINGS, ("embeddings",))
 TENSORS = Manifest("t", 1, Kind.TENSORS, ("t.1",))
 QUICK = ProbeLimits(
-    period_s=0.03,
+    period_s=0.05,
     late_s=0.1,
     misses=3,
     punctual_s=5.0,
@@ -97,7 +97,7 @@ def work_on(replica: Replica) -> FakeWork:
 @pytest.fixture
 async def triton() -> AsyncIterator[ControlledTriton]:
     names = (*MEMBERS, "embeddings", "t.1")
-    fake = await ControlledTriton({name: FakeModel(load_s=0.03) for name in names}).start()
+    fake = await ControlledTriton({name: FakeModel(load_s=0.1) for name in names}).start()
     yield fake
     await fake.stop()
 
@@ -261,7 +261,7 @@ async def test_without_the_secret_a_dead_replica_is_down_until_it_recovers_by_it
 
 
 async def test_work_in_a_process_that_was_replaced_externally_is_given_up(triton: ControlledTriton) -> None:
-    scene = Scene(triton, limits=ProbeLimits(period_s=0.03, late_s=0.1, misses=1000, punctual_s=5.0))
+    scene = Scene(triton, limits=ProbeLimits(period_s=0.05, late_s=0.1, misses=1000, punctual_s=5.0))
     replica = await scene.watch()
     await scene.rounds("tensorrt_llm")
     work = work_on(replica)
@@ -276,7 +276,7 @@ async def test_work_in_a_process_that_was_replaced_externally_is_given_up(triton
 
 
 async def test_work_without_news_for_long_is_probed(triton: ControlledTriton) -> None:
-    scene = Scene(triton, limits=ProbeLimits(period_s=0.03, silence_s=0.2, one_token_s=0.3, late_s=60))
+    scene = Scene(triton, limits=ProbeLimits(period_s=0.05, silence_s=0.2, one_token_s=0.3, late_s=60))
     replica = await scene.watch()
     work = work_on(replica)
     await until(lambda: triton.models["ensemble"].pings == 2)
@@ -291,7 +291,7 @@ async def test_work_without_news_for_long_is_probed(triton: ControlledTriton) ->
 
 
 async def test_a_long_prompt_whose_steps_go_on_is_not_given_up(triton: ControlledTriton) -> None:
-    scene = Scene(triton, limits=ProbeLimits(period_s=0.03, silence_s=0.2, one_token_s=0.2, late_s=60))
+    scene = Scene(triton, limits=ProbeLimits(period_s=0.05, silence_s=0.2, one_token_s=0.2, late_s=60))
     replica = await scene.watch()
     work = work_on(replica)
     triton.models["ensemble"].frozen = True
@@ -304,7 +304,7 @@ async def test_a_long_prompt_whose_steps_go_on_is_not_given_up(triton: Controlle
 
 
 async def test_pings_do_not_speak_for_an_engine_that_generates_nothing(triton: ControlledTriton) -> None:
-    limits = ProbeLimits(period_s=0.03, silence_s=0.2, one_token_s=0.2, late_s=60)
+    limits = ProbeLimits(period_s=0.05, silence_s=0.2, one_token_s=0.2, late_s=60)
     scene = Scene(triton, limits=limits, in_control=False)
     replica = await scene.watch()
     work = work_on(replica)
@@ -360,6 +360,24 @@ async def test_an_unloaded_model_is_not_revived(scene: Scene) -> None:
     assert scene.triton.models["tensorrt_llm"].pings <= pings + 1
     assert scene.triton.models["tensorrt_llm"].loads == 0
     assert replica.health.is_up
+
+
+async def test_a_ping_that_was_under_way_when_its_model_was_unloaded_revives_nobody(
+    triton: ControlledTriton,
+) -> None:
+    model = triton.models["tensorrt_llm"]
+    for each in triton.models.values():  # nothing is known of any
+        each.slow_s = 0.3
+    scene = Scene(triton, limits=ProbeLimits(period_s=0.05, late_s=60))
+    replica = await scene.watch()
+    await until(lambda: model.pings > 0)
+    triton.models["ensemble"].loaded = False
+    await until(lambda: not replica.is_loaded)
+    model.dead = True
+    await asyncio.sleep(2 * model.slow_s)
+    assert model.loads == 0
+    assert scene.deaths == []
+    await scene.close()
 
 
 async def test_the_death_of_a_users_own_model_is_learned_from_its_requests(scene: Scene) -> None:
