@@ -51,7 +51,7 @@ REPLICA = _record(
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
 # heap of ends, and the free slots.
 SLOT = _record(
-    "tier tenant prompt output lacking generated pauses attempt router behind heap_step heap_slot free",
+    "tier tenant prompt output lacking attempt router behind heap_step heap_slot free",
     "at_s first_s",
 )
 # What a router has in flight on a replica, and what it had when it last told the others.
