@@ -26,7 +26,7 @@ from tests.simulator.traffic import (
     played,
 )
 
-LASTS_S = 60.0
+LASTS_S = 100.0
 # For prompts of some 2,000 tokens: the burst is several seconds of its work.
 QUICK = replace(
     SCENARIO.shape,
@@ -40,7 +40,7 @@ QUICK = replace(
 def at(
     times_capacity: float, admission: Admission = Admission.OBJECTIVES, tells_tiers: bool = True
 ) -> Figures:
-    lasts_s = LASTS_S if times_capacity > 5 else 2 * LASTS_S  # forecasts learn from requests, not from time
+    lasts_s = LASTS_S if times_capacity > 2 else 2 * LASTS_S  # forecasts learn from requests, not from time
     trace = arriving(times_capacity * CAPACITY_PER_S, lasts_s)
     return played(trace, replace(SCENARIO, admission=admission, tells_tiers=tells_tiers))[1]
 
@@ -109,8 +109,8 @@ def test_nine_of_ten_forecasts_are_kept(times_capacity: float) -> None:
 
 def test_clients_that_retry_at_once_however_often_change_nothing() -> None:
     storm = replace(SCENARIO, retries=Retries(times=5, after_s=0.1))
-    simulated, figures = played(arriving(10.0 * CAPACITY_PER_S, LASTS_S), storm)
-    calm = at(10.0)
+    simulated, figures = played(arriving(10.0 * CAPACITY_PER_S, 0.6 * LASTS_S), storm)
+    calm = played(arriving(10.0 * CAPACITY_PER_S, 0.6 * LASTS_S))[1]
     assert Counter(request.attempt for request in simulated.requests)[5] > 1000
     assert figures.goodput_per_s >= 0.95 * calm.goodput_per_s
 
