@@ -16,7 +16,7 @@ from router.control.recorder import next_beat
 from router.control.releases import records, writes
 from router.control.releases.lease import Lease, LeaseTimes, LostControl
 from router.control.releases.server_state import ServerState
-from router.control.releases.states import Action, Situation, State, next_action
+from router.control.releases.states import ON_THEIR_WAY, Action, Situation, State, next_action
 from router.control.releases.steps import Notes, ReleaseSteps
 from router.control.releases.writes import Overtaken, is_release
 from router.core.manifest import split_name
@@ -228,11 +228,16 @@ class Controller:
             manifest.is_built_in,
             self._is_drained(manifest, notes),
             notes.may_retry,
+            self._awaits_base(manifest),
         )
         action = next_action(situation)
         if action is not Action.NOTHING and self._monotonic() >= notes.not_before_s:
             log.info("%s is %s: %s", manifest.name, release.state.value, action.value)
             self._begin(manifest.name, notes, partial(self._steps.do, action, release, notes))
+
+    def _awaits_base(self, manifest: Manifest) -> bool:
+        base = records.base_of(manifest, self._found) if manifest.base else None
+        return base is not None and base.wanted and base.state in ON_THEIR_WAY
 
     def _is_drained(self, manifest: Manifest, notes: Notes) -> bool:
         if notes.draining_since_s is None:

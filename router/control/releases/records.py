@@ -12,12 +12,14 @@ import sqlalchemy as sql
 
 from router.control.releases.plan import OnTimeout, Plan, Progress, Tolerance
 from router.control.releases.states import State
-from router.core.manifest import Manifest, from_json
+from router.core.manifest import Manifest, from_json, split_name
 from router.routing.split import ModelSplit, split_from_json
 from router.store.schema import facts, release_events, releases, rollouts, splits
 from router.tenants.records import NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sqlalchemy import Connection, RowMapping
 
 MOST_GOLDEN_TOKENS = 1024
@@ -124,6 +126,19 @@ class ReleaseEvent:
     version: int | None
     what: str
     reason: str
+
+
+def base_of(adapter: Manifest, there: Iterable[Release]) -> Release | None:
+    """As it was named; or, where a stack now has it built in with other settings, what follows it there."""
+    of_model = [each for each in there if each.manifest.model == split_name(adapter.base)[0]]
+    named = next((each for each in of_model if each.manifest.name == adapter.base), None)
+    if named is None or named.state is not State.GONE:
+        return named
+    weights = named.manifest.weights_sha256
+    here = (
+        each for each in of_model if each.state is not State.GONE and each.manifest.entry == adapter.entry
+    )
+    return next((each for each in here if each.manifest.weights_sha256 == weights), None)
 
 
 def release_of(row: RowMapping) -> Release:

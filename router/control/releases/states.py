@@ -28,6 +28,9 @@ FOLLOWS = {
     State.GONE: frozenset({State.UNLOADED}),  # when the stack brings it again
 }
 
+# Those of a release that is wanted and not ready yet.
+ON_THEIR_WAY = frozenset({State.ADDED, State.LOADING, State.WARMING, State.UNLOADED})
+
 
 def may_follow(state: State, following: State) -> bool:
     return following in FOLLOWS[state]
@@ -63,6 +66,7 @@ class Situation:
     is_built_in: bool = False
     is_drained: bool = False
     may_retry: bool = False  # a server was started anew since it failed
+    awaits_base: bool = False  # an adapter, whose base is wanted and not ready yet
 
 
 def next_action(now: Situation) -> Action:
@@ -70,8 +74,13 @@ def next_action(now: Situation) -> Action:
 
     What gets traffic is wanted, whatever else is said. What has failed stays failed until somebody asks
     again or a server starts anew. A built-in release that is gone has lent its Triton models' names to the
-    one that follows it, so nothing is done in its name.
+    one that follows it, so nothing is done in its name. An adapter is loaded after its base.
     """
+    action = _next_of_its_own(now)
+    return Action.NOTHING if now.awaits_base and action is Action.LOAD else action
+
+
+def _next_of_its_own(now: Situation) -> Action:
     there = [each for each in now.presences if each is not Presence.AWAY]
     if now.state is State.GONE or not there:
         return Action.NOTHING

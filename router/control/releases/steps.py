@@ -281,17 +281,7 @@ async def _drop(manifest: Manifest, server: Server) -> None:
 
 
 def _base_of(manifest: Manifest, connection: Connection) -> Release | None:
-    """As it was named; or, where a stack now has it built in with other settings, what follows it there."""
-    model, version = split_name(manifest.base)
-    there = records.list_releases(connection, model)
-    named = next((each for each in there if each.version == version), None)
-    if named is None or named.state is not State.GONE:
-        return named
-    weights = named.manifest.weights_sha256
-    same = [
-        each for each in there if each.state is not State.GONE and each.manifest.weights_sha256 == weights
-    ]
-    return next((each for each in same if each.manifest.entry == manifest.entry), None)
+    return records.base_of(manifest, records.list_releases(connection, split_name(manifest.base)[0]))
 
 
 def _keep_profile(connection: Connection, manifest: Manifest, profile: Profile) -> None:

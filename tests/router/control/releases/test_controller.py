@@ -461,8 +461,6 @@ async def test_an_adapter_follows_what_is_built_in_as_long_as_the_weights_are_th
     world.adopt(replace(built_in(), parameters={"inflight_precision": "int4"}))
     assert (world.state(1), world.state(2)) == (State.GONE, State.ADDED)
     async with controlling(world) as controller:
-        await settle(controller, turns=16)
-        world.now_s += 60.0
         await settle(controller)
         assert world.state(1, made.model) is State.READY
     world.adopt(built_in("other weights"))

@@ -144,6 +144,8 @@ WANTED = Situation(wanted=True, state=State.UNLOADED, presences=(Presence.ABSENT
     ("now", "action"),
     [
         (WANTED, Action.LOAD),
+        (replace(WANTED, awaits_base=True), Action.NOTHING),
+        (replace(WANTED, wanted=False, state=State.READY, awaits_base=True), Action.DRAIN),
         (replace(WANTED, state=State.READY), Action.LOAD),  # Triton was started anew
         (replace(WANTED, state=State.LOADING), Action.LOAD),  # the router in control died
         (replace(WANTED, presences=(Presence.LOADED,)), Action.LOAD),  # nobody has looked at its files
