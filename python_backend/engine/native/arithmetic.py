@@ -15,9 +15,15 @@ from python_backend.engine.native.microkernel import GROUP
 # Sums may be reordered for vector units, but a value that is not a number stays one.
 FAST = {"contract", "reassoc", "nsz", "arcp", "afn"}
 # Nothing is allocated in them: references to arrays are not counted, which would take long to compile.
-STEP_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": FAST, "_nrt": False}
+STEP_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": FAST,
+    "_nrt": False,
+    "no_cfunc_wrapper": True,
+}
 # Only the step itself is called from Python: the others need no way in from there.
-OPTIONS = {**STEP_OPTIONS, "inline": "never", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+OPTIONS = {**STEP_OPTIONS, "inline": "never", "no_cpython_wrapper": True}
 # As arguments of a function, Python's own numbers would have it compiled once more for each of them.
 NOUGHT, ONE, NO = np.int64(0), np.int64(1), np.bool_(False)
 

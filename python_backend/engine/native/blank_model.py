@@ -9,7 +9,7 @@ from numba.core import event
 
 from python_backend.engine.models.decoder import DecoderShape
 from python_backend.engine.native.microkernel import Format
-from python_backend.engine.native.model import NativeModel
+from python_backend.engine.native.model import PARTS, NativeModel
 from python_backend.engine.native.weights import blank_arrays
 
 
@@ -27,10 +27,13 @@ class _NotKept(Exception):
     pass
 
 
-def compile_for(shape: DecoderShape, adapters: int, tell: Callable[[], None]) -> None:
-    """`tell` is called whenever something is compiled indeed, and not found as it was kept."""
+def compile_for(
+    shape: DecoderShape, adapters: int, tell: Callable[[], None], part: int | None = None
+) -> None:
+    """One part of the step, or all; `tell` is called whenever something is compiled indeed, and not kept."""
+    model = NativeModel(shape, blank_arrays(), Format.FP32, 1, 1, 1, 1, adapters, adapters)
     with event.install_listener("numba:compile", _Begun(tell)):
-        NativeModel(shape, blank_arrays(), Format.FP32, 1, 1, 1, 1, adapters, adapters).compile()
+        model.compile(PARTS if part is None else PARTS[part : part + 1])
 
 
 def load_kept(shape: DecoderShape, adapters: int) -> bool:

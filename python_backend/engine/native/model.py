@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Row
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
+from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
 from python_backend.engine.kv.layout import one_table
 from python_backend.engine.kv.size import kv_bytes_per_number
 from python_backend.engine.native.adapters import NativeAdapters
+from python_backend.engine.native.addresses import address_of
 from python_backend.engine.native.arithmetic import ACTIVATIONS
 from python_backend.engine.native.combining import LANES
+from python_backend.engine.native.layer_attention import layer_attention
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format
 from python_backend.engine.native.step import counters_per_layer, run_step
 from python_backend.engine.native.tables import (
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
 
 # Rows of a prompt that attend together: each block's keys and values are then read once for all of them.
 _ROWS_TOGETHER = 4
+# What is compiled, each by itself.
+PARTS: tuple[Dispatcher, ...] = (run_step, layer_attention)
 
 
 def _floats(*shape: int) -> NDArray[np.float32]:
@@ -98,14 +104,26 @@ class NativeModel:
             self._experts = _expert_scratch(rows, self._shape)
         return self._run(batch, self._adapters_of(chunks))
 
-    def compile(self) -> None:
-        """Loads the compiled step, or compiles it; `signature` is all it depends on."""
-        run_step.compile(self.signature)
+    def compile(self, parts: Row[Dispatcher] = PARTS) -> None:
+        """Loads compiled parts of the step, or compiles them; `signatures` are all they depend on."""
+        signatures = self.signatures
+        for part in parts:
+            part.compile(signatures[part])
 
     @property
-    def signature(self) -> tuple[Any, ...]:
-        """The types of what the step is told."""
-        return tuple(map(numba.typeof, (0, *self._told(self._one_row(), []))))
+    def signatures(self) -> dict[Dispatcher, tuple[Any, ...]]:
+        """The types of what each part is told."""
+        told = self._told(self._one_row(), [], attention=0)
+        d, w, batch, x, _, adapted, cache, _, counters = told[2:]
+        of_layer = (d, w.attention, False, 0, batch, x, adapted, cache, 0, told.threads, counters, 0)
+        return {
+            layer_attention: tuple(map(numba.typeof, of_layer)),
+            run_step: tuple(map(numba.typeof, (0, *told))),
+        }
+
+    @cached_property
+    def _attention(self) -> int:
+        return address_of(layer_attention, self.signatures[layer_attention])
 
     def warm_up(self) -> None:
         """So that the first request does not wait for compiled code to be found and loaded."""
@@ -123,13 +141,14 @@ class NativeModel:
 
     def _run(self, batch: Batch, adapters: list[int]) -> NDArray[np.float32]:
         self._counters[FIRST_FREE:] = 0
-        told = self._told(batch, adapters)
+        told = self._told(batch, adapters, self._attention)
         self._team.run(run_step, *told)
         return told.logits
 
-    def _told(self, batch: Batch, adapters: list[int]) -> Told:
+    def _told(self, batch: Batch, adapters: list[int], attention: int) -> Told:
         return Told(
             self._team.threads,
+            attention,
             self._dimensions,
             self._arrays,
             batch,

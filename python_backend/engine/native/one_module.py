@@ -25,12 +25,21 @@ class _Library(JITCodeLibrary):
         if not self._is_whole:
             if all(function.name != name for function in self.get_defined_functions()):
                 return 0
-            self._linking_libraries = self._called()
-            self._finalized = False
-            super().finalize()
-            cast("_Codegen", self._codegen).set_waiting_environments()
+            self._take_in_all_that_is_called()
         address: int = super().get_pointer_to_function(name)
         return address
+
+    def serialize_using_object_code(self) -> Any:
+        """To be kept: also of a function that nobody calls from Python."""
+        if not self._is_whole:
+            self._take_in_all_that_is_called()
+        return super().serialize_using_object_code()
+
+    def _take_in_all_that_is_called(self) -> None:
+        self._linking_libraries = self._called()
+        self._finalized = False
+        super().finalize()
+        cast("_Codegen", self._codegen).set_waiting_environments()
 
     def _finalize_final_module(self) -> None:
         """Also called for what comes from the cache of kernels."""

@@ -179,7 +179,7 @@ def fold_in(norm, delta, row, epsilon, hidden):
 
 
 @njit(**OPTIONS)
-def embed(d, w, token_id, row, out):
+def embed(d, embeddings, scales, token_id, row, out):
     """One row of the embeddings, out of their tiles."""
     groups = (d.hidden + GROUP - 1) // GROUP
     tile, channel = token_id // CHANNELS, token_id % CHANNELS
@@ -190,11 +190,11 @@ def embed(d, w, token_id, row, out):
             place = at + (i * CHANNELS + channel) * 4
             bits = np.int32(0)
             for part in range(4):
-                bits |= np.int32(w.embeddings[place + part]) << np.int32(8 * part)
+                bits |= np.int32(embeddings[place + part]) << np.int32(8 * part)
             value = float_of_bits(bits)
         else:
-            level = w.embeddings[at + ((i // 4) * 2 + half) * 16 + lane * 4 + i % 4]
+            level = embeddings[at + ((i // 4) * 2 + half) * 16 + lane * 4 + i % 4]
             signed = np.float32(np.int8(level))
-            scale = w.embeddings_scales[(tile * groups + i // GROUP) * CHANNELS + channel]
+            scale = scales[(tile * groups + i // GROUP) * CHANNELS + channel]
             value = signed * scale
         out[row, i] = value * d.embedding_scale

@@ -1,4 +1,4 @@
-"""One forward pass as a single compiled function that every thread of the team runs.
+"""One forward pass as a compiled function that every thread of the team runs.
 
 Between two barriers the threads share the work by taking numbers, so that a thread whose core is busy with
 something else holds up nobody for long. Every row is computed by itself and in one fixed order: neither the
@@ -20,79 +20,21 @@ from python_backend.engine.native.adapters import (
     expand_row,
     shrink,
 )
+from python_backend.engine.native.addresses import call_at
 from python_backend.engine.native.arithmetic import NO, NOUGHT, OPTIONS, STEP_OPTIONS, hyperbolic_tangent
-from python_backend.engine.native.attention import attend, norm_heads, turn_and_store
 from python_backend.engine.native.experts import think
-from python_backend.engine.native.products import (
-    embed,
-    fold_in,
-    mlp_inner,
-    prepare,
-    product,
-    quantize_row,
-)
+from python_backend.engine.native.layer_attention import COUNTERS
+from python_backend.engine.native.products import embed, fold_in, mlp_inner, prepare, product
 from python_backend.engine.native.tables import Matrix
-from python_backend.engine.native.threads import FIRST_FREE, meet, take_number
-from python_backend.engine.native.tiles import FP32
+from python_backend.engine.native.threads import FIRST_FREE, meet
 
-# Counters by which the threads of a layer share its products, and its attention.
-_QKV, _ATTENTION, _ATTENTION_OUT, _MLP_INNER, _MLP_OUT, _EXPERTS = range(6)
+# Counters by which the threads of a layer share its products, after those of its attention.
+_MLP_INNER, _MLP_OUT, _EXPERTS = range(COUNTERS, COUNTERS + 3)
 
 
 def counters_per_layer(experts: int) -> int:
     """The experts' router has one, and each expert two."""
     return _EXPERTS + 1 + 2 * experts
-
-
-@njit(**OPTIONS)
-def _attend_all(d, w, layer, batch, x, cache, me, counters, number):
-    window, sinks = w.windows[layer], w.sinks[layer]
-    queries, scores, sums, wide = x.queries[me], x.scores[me], x.sums[me], x.wide[me]
-    parts = batch.first_rows.shape[0]
-    while True:
-        task = take_number(counters, number)
-        if task >= parts * d.kv_heads:
-            return
-        # The last rows of a prompt see the most: they come first, so that all threads end together.
-        part, kv_head = parts - 1 - task // d.kv_heads, task % d.kv_heads
-        row, rows = batch.first_rows[part], batch.row_counts[part]
-        out = x.attended.floats
-        attend(
-            d, window, sinks, layer, row, rows, kv_head, x.qkv, batch, cache, queries, scores, sums, wide, out
-        )
-
-
-@njit(**OPTIONS)
-def _attention(d, w, layer, batch, x, adapted, cache, me, threads, counters, number):
-    """From the normed rows to what attention adds to the hidden ones."""
-    rows = batch.token_ids.shape[0]
-    buffer = x.tiles[me]
-    qkv = Matrix(w.qkv[layer], w.qkv_scales[layer], w.qkv_bias[layer])
-    product(d.format, qkv, rows, x.normed, NO, x.qkv, buffer, counters, number + _QKV, threads)
-    meet(counters, threads)
-    for row in range(me, rows, threads):
-        expand_row(adapted, layer, QUERY, THREE_PARTS, row, x.qkv)
-        if w.query_norm.shape[1] > 0:
-            keys = d.heads * d.head_dim
-            norm_heads(x.qkv, row, NOUGHT, keys, w.query_norm[layer], d.epsilon)
-            norm_heads(x.qkv, row, keys, keys + d.kv_heads * d.head_dim, w.key_norm[layer], d.epsilon)
-        turn_and_store(d, layer, w.rope_of_layer[layer], row, x.qkv, batch, cache)
-    meet(counters, threads)
-    _attend_all(d, w, layer, batch, x, cache, me, counters, number + _ATTENTION)
-    meet(counters, threads)
-    for row in range(me, rows, threads):
-        if d.format != FP32:
-            quantize_row(x.attended, row)
-        shrink(adapted, layer, ATTENTION_OUT, ONE_PART, x.attended, row)
-    if d.format != FP32:
-        meet(counters, threads)
-    adds = w.attention_out_norm.shape[1] == 0
-    target = x.hidden if adds else x.delta
-    matrix = Matrix(w.attention_out[layer], w.attention_out_scales[layer], w.attention_out_bias[layer])
-    product(
-        d.format, matrix, rows, x.attended, adds, target, buffer, counters, number + _ATTENTION_OUT, threads
-    )
-    meet(counters, threads)
 
 
 @njit(**OPTIONS)
@@ -124,23 +66,28 @@ def _mlp(d, w, layer, mlp, adds, rows, x, adapted, me, threads, counters, number
 
 
 @njit(cache=True, **STEP_OPTIONS)
-def run_step(me, threads, d, w, batch, x, experts, adapted, cache, logits, counters):
-    """`experts` and `adapted` are None where the model has none: then what is for them is not compiled."""
+def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, logits, counters):
+    """`attention` is where `layer_attention` lies, compiled for the types that are told here.
+
+    `experts` and `adapted` are None where the model has none: then what is for them is not compiled.
+    """
     rows = batch.token_ids.shape[0]
     layers = w.attention_norm.shape[0]
     per_layer = _EXPERTS + 1
     if experts is not None:
         per_layer += 2 * (experts.first_places.shape[0] - 1)
     number = FIRST_FREE
+    is_normed = w.attention_out_norm.shape[1] > 0
     for row in range(me, rows, threads):
-        embed(d, w, batch.token_ids[row], row, x.hidden)
+        embed(d, w.embeddings, w.embeddings_scales, batch.token_ids[row], row, x.hidden)
         prepare(d.format, x.hidden, row, w.attention_norm[0], d.epsilon, x.normed, row)
         shrink(adapted, NOUGHT, QUERY, THREE_PARTS, x.normed, row)
     meet(counters, threads)
     for layer in range(layers):
-        _attention(d, w, layer, batch, x, adapted, cache, me, threads, counters, number)
+        told = (d, w.attention, is_normed, layer, batch, x, adapted, cache, me, threads, counters, number)
+        call_at(attention, told)
         for row in range(me, rows, threads):
-            if w.attention_out_norm.shape[1] > 0:
+            if is_normed:
                 expand_row(adapted, layer, ATTENTION_OUT, ONE_PART, row, x.delta)
                 fold_in(w.attention_out_norm[layer], x.delta, row, d.epsilon, x.hidden)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,14 +31,9 @@ class Dimensions(NamedTuple):
     experts_shared: int  # of those, how many every row goes through
 
 
-class Arrays(NamedTuple):
-    """Every weight of the model, layer by layer; what a model lacks has no columns.
+class AttentionArrays(NamedTuple):
+    """Weights of attention, layer by layer; what a model lacks has no columns."""
 
-    `mlp_of_layer` says which of the dense ones (`gate_up`, `down`) a layer has, or, as -1 - number, which of
-    those with experts.
-    """
-
-    attention_norm: Any
     qkv: Any
     qkv_scales: Any
     qkv_bias: Any
@@ -46,6 +42,20 @@ class Arrays(NamedTuple):
     attention_out: Any
     attention_out_scales: Any
     attention_out_bias: Any
+    sinks: Any
+    windows: Any
+    rope_of_layer: Any
+
+
+class Arrays(NamedTuple):
+    """Every weight of the model.
+
+    `mlp_of_layer` says which of the dense ones (`gate_up`, `down`) a layer has, or, as -1 - number, which of
+    those with experts.
+    """
+
+    attention: AttentionArrays
+    attention_norm: Any
     attention_out_norm: Any
     mlp_norm: Any
     gate_up: Any
@@ -55,14 +65,11 @@ class Arrays(NamedTuple):
     down_scales: Any
     down_bias: Any
     mlp_out_norm: Any
-    sinks: Any
     final_norm: Any
     head: Any
     head_scales: Any
     embeddings: Any
     embeddings_scales: Any
-    windows: Any
-    rope_of_layer: Any
     mlp_of_layer: Any
     router: Any
     router_bias: Any
@@ -72,6 +79,14 @@ class Arrays(NamedTuple):
     expert_down: Any
     expert_down_scales: Any
     expert_down_bias: Any
+
+
+ARRAY_NAMES = (*AttentionArrays._fields, *Arrays._fields[1:])
+
+
+def arrays_of(named: Mapping[str, Any]) -> Arrays:
+    attention = AttentionArrays(**{name: named[name] for name in AttentionArrays._fields})
+    return Arrays(attention, **{name: named[name] for name in Arrays._fields[1:]})
 
 
 class Matrix(NamedTuple):
@@ -176,6 +191,7 @@ class Told(NamedTuple):
     """All that a step is told, after the number of the thread that runs it."""
 
     threads: int
+    attention: int  # where its compiled function lies
     dimensions: Dimensions
     arrays: Arrays
     batch: Batch

@@ -21,7 +21,7 @@ from python_backend.engine.models.decoder import (
     of_rows,
 )
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
-from python_backend.engine.native.tables import Arrays
+from python_backend.engine.native.tables import ARRAY_NAMES, Arrays, arrays_of
 from python_backend.engine.native.weight_layouts import pack, whole
 
 Progress = Callable[[int, int], None]
@@ -48,7 +48,7 @@ def _blank(name: str) -> AnyArray:
 
 def blank_arrays() -> Arrays:
     """No weights at all, by their types: all that a step is compiled for."""
-    return Arrays(**{name: _blank(name) for name in Arrays._fields})
+    return arrays_of({name: _blank(name) for name in ARRAY_NAMES})
 
 
 def head_format(kind: Format) -> Format:
@@ -226,7 +226,7 @@ def map_packed(directory: Path, shape: DecoderShape, kind: Format) -> Arrays:
         # Mapped copy-on-write, so that numba sees the same type as for arrays in memory.
         return np.asarray(np.load(path, mmap_mode="c"))
 
-    names = set(Arrays._fields) - {"windows", "rope_of_layer", "embeddings", "embeddings_scales"}
+    names = set(ARRAY_NAMES) - {"windows", "rope_of_layer", "embeddings", "embeddings_scales"}
     arrays = {name: array(name) for name in sorted(names)}
     is_tied = not (directory / "embeddings.npy").exists()
     arrays["embeddings"] = arrays["head"] if is_tied else array("embeddings")
@@ -234,7 +234,7 @@ def map_packed(directory: Path, shape: DecoderShape, kind: Format) -> Arrays:
     arrays["embeddings_scales"] = scales.view(np.float16).astype(np.float32)
     arrays["windows"] = np.array([window or 0 for window in shape.windows], np.int64)
     arrays["rope_of_layer"] = np.array(shape.rope_of_layer, np.int64)
-    return Arrays(**arrays)
+    return arrays_of(arrays)
 
 
 def packed_bytes(directory: Path) -> int:

@@ -1,7 +1,8 @@
-"""The step compiled by a process of its own, while whoever needs it does something else."""
+"""The step compiled by processes of its own, while whoever needs it does something else."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,35 +19,38 @@ if TYPE_CHECKING:
 class Compilation:
     """Begins at once, unless the step is kept; `wait` tells that it compiles where it still does.
 
-    What fails is tried again later.
+    Each part of the step has a process of its own. What fails is tried again later.
     """
 
     def __init__(self, shape: DecoderShape, serves_adapters: bool = False) -> None:
         from python_backend.engine.native.blank_model import load_kept
+        from python_backend.engine.native.model import PARTS
 
-        self._process: SpawnProcess | None = None
+        self._processes: list[SpawnProcess] = []
         if load_kept(shape, int(serves_adapters)):
             return
         context = multiprocessing.get_context("spawn")
         self._news, tells = context.Pipe(duplex=False)
-        self._process = context.Process(
-            target=_compile, args=(shape, int(serves_adapters), tells), daemon=True
-        )
-        self._process.start()
+        for part in range(len(PARTS)):
+            told = (shape, int(serves_adapters), part, tells)
+            self._processes.append(context.Process(target=_compile, args=told, daemon=True))
+            self._processes[-1].start()
         tells.close()
 
     def wait(self) -> None:
-        if self._process is None:
+        if not self._processes:
             return
         with suppress(EOFError):
             self._news.recv()
-            if self._process.is_alive():
+            if any(each.is_alive() for each in self._processes):
                 tell(stage="compiling")
-        self._process.join()
+        for process in self._processes:
+            process.join()
         self._news.close()
 
 
-def _compile(shape: DecoderShape, adapters: int, tells: Connection) -> None:
+def _compile(shape: DecoderShape, adapters: int, part: int, tells: Connection) -> None:
+    gc.disable()  # nothing here lasts
     from python_backend.engine.native.blank_model import compile_for
 
     def tell_once() -> None:
@@ -54,4 +58,4 @@ def _compile(shape: DecoderShape, adapters: int, tells: Connection) -> None:
             tells.send("compiling")
             tells.close()
 
-    compile_for(shape, adapters, tell_once)
+    compile_for(shape, adapters, tell_once, part)

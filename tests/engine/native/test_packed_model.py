@@ -48,7 +48,7 @@ def load(tmp_path: Path) -> Loads:
 def test_the_second_load_reads_no_checkpoint(load: Loads, checkpoint: Path) -> None:
     first = load(checkpoint)
     assert load.layers_read == 3
-    np.testing.assert_array_equal(load(checkpoint).qkv, first.qkv)
+    np.testing.assert_array_equal(load(checkpoint).attention.qkv, first.attention.qkv)
     assert load.layers_read == 3
 
 

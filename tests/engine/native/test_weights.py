@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from python_backend.engine.models.decoder import (
     Activation,
@@ -27,7 +29,7 @@ from python_backend.engine.models.decoder import (
     dense,
 )
 from python_backend.engine.native.microkernel import Format
-from python_backend.engine.native.tables import Arrays
+from python_backend.engine.native.tables import ARRAY_NAMES, Arrays
 from python_backend.engine.native.weight_layouts import Packed, pack
 from python_backend.engine.native.weights import expected_bytes, map_packed, packed_bytes, write_packed
 from tests.engine.native.unpacked import unpack
@@ -91,8 +93,12 @@ class SmallWeights:
 
 
 def assert_same(found: Arrays, expected: Arrays) -> None:
-    for name, one, other in zip(Arrays._fields, found, expected, strict=True):
+    for name, one, other in zip(ARRAY_NAMES, flat(found), flat(expected), strict=True):
         assert np.array_equal(one, other), name
+
+
+def flat(arrays: Arrays) -> list[NDArray[Any]]:
+    return [*arrays.attention, *arrays[1:]]
 
 
 @pytest.mark.parametrize("kind", Format)
@@ -103,22 +109,22 @@ def test_written_packed_weights_are_mapped_again(kind: Format, is_tied: bool, tm
     arrays = map_packed(tmp_path / "packed", SHAPE, kind)
     for index in range(SHAPE.layers):
         layer = weights.layer(index)
-        np.testing.assert_array_equal(arrays.qkv[index], pack(layer.qkv, kind).weights)
+        np.testing.assert_array_equal(arrays.attention.qkv[index], pack(layer.qkv, kind).weights)
         assert layer.down is not None
         assert layer.qkv_bias is not None
         assert layer.mlp_norm is not None
         np.testing.assert_array_equal(arrays.down_scales[index], pack(layer.down, kind).scales)
-        np.testing.assert_array_equal(arrays.qkv_bias[index], layer.qkv_bias)
+        np.testing.assert_array_equal(arrays.attention.qkv_bias[index], layer.qkv_bias)
         np.testing.assert_array_equal(arrays.mlp_norm[index], layer.mlp_norm)
     head_kind = Format.INT8 if kind is Format.INT4 else kind
     head = weights.embeddings() if is_tied else weights.head()
     assert head is not None
     np.testing.assert_array_equal(arrays.head, pack(head, head_kind).weights)
     np.testing.assert_array_equal(arrays.embeddings, pack(weights.embeddings(), head_kind).weights)
-    np.testing.assert_array_equal(arrays.windows, [0, 7, 0])
-    assert arrays.down_bias.shape == arrays.query_norm.shape == (3, 0)
+    np.testing.assert_array_equal(arrays.attention.windows, [0, 7, 0])
+    assert arrays.down_bias.shape == arrays.attention.query_norm.shape == (3, 0)
     assert reports == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert packed_bytes(tmp_path / "packed") > arrays.qkv.nbytes
+    assert packed_bytes(tmp_path / "packed") > arrays.attention.qkv.nbytes
     assert os.listdir(tmp_path) == ["packed"]
 
 
@@ -139,8 +145,8 @@ def test_gates_and_ups_are_interleaved_by_eight(tmp_path: Path) -> None:
 
 def test_writing_into_mapped_arrays_leaves_the_files_alone(tmp_path: Path) -> None:
     write_packed(SmallWeights(), Format.INT8, tmp_path / "packed")
-    map_packed(tmp_path / "packed", SHAPE, Format.INT8).qkv[:] = 0
-    assert map_packed(tmp_path / "packed", SHAPE, Format.INT8).qkv.any()
+    map_packed(tmp_path / "packed", SHAPE, Format.INT8).attention.qkv[:] = 0
+    assert map_packed(tmp_path / "packed", SHAPE, Format.INT8).attention.qkv.any()
 
 
 def experts(seed: int) -> ExpertWeights:
@@ -171,7 +177,7 @@ def test_the_packed_size_of_matrices_is_predicted_exactly(
     weights: SmallWeights, kind: Format, tmp_path: Path
 ) -> None:
     write_packed(weights, kind, tmp_path / "packed")
-    arrays = map_packed(tmp_path / "packed", weights.shape, kind)._asdict()
+    arrays = dict(zip(ARRAY_NAMES, flat(map_packed(tmp_path / "packed", weights.shape, kind)), strict=True))
     matrices = ("qkv", "attention_out", "gate_up", "down", "expert_gate_up", "expert_down", "head")
     found = sum(arrays[name].nbytes + arrays[f"{name}_scales"].nbytes for name in matrices)
     assert expected_bytes(weights.shape, kind) == found
