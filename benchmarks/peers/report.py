@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.default_model import default_model_path
-from benchmarks.peers.workload import CASES, NEW_TOKENS, PARALLEL, PROMPT_TOKENS, THREADS, decoding
+from benchmarks.peers.workload import CASES, LONG_PROMPT, NEW_TOKENS, PROMPT_TOKENS, THREADS, decoding
 from benchmarks.plots import Plots
 
 ROUNDS = 3
@@ -78,27 +78,6 @@ def peers(folder: Path, model: str, console: Console) -> list[Peer]:
     ]
 
 
-@dataclass(frozen=True)
-class Goal:
-    """The default precision must reach `share` of what a peer does."""
-
-    peer: str
-    parallel: int
-    share: float
-
-
-GOALS = [
-    *(Goal("llama.cpp Q4_1 (as shipped)", parallel, 1.0) for parallel in PARALLEL),
-    Goal("llama.cpp Q4_0 (requantised)", 1, 0.5),
-    Goal("llama.cpp Q4_0 (requantised)", 8, 1.0),
-    Goal("llama.cpp Q4_0 (requantised)", 16, 1.0),
-    Goal("transformers generate, fp32", 8, 2.0),
-    Goal("transformers generate, fp32", 16, 2.0),
-    Goal("transformers continuous batching, fp32", 8, 2.0),
-    Goal("transformers continuous batching, fp32", 16, 2.0),
-]
-
-
 def report(console: Console, plots: Plots) -> bool:
     folder = Path(".data/peers")
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,16 +107,24 @@ def report(console: Console, plots: Plots) -> bool:
 
 
 def judge(everyone: list[Peer], console: Console) -> bool:
-    by_name = {peer.name: peer for peer in everyone}
-    default = by_name["inflight int8"]
-    table = Table("goal, for the default precision (int8)", "ratio", "")
+    """Our best of int8 and int4 is at least level with the best of llama.cpp, which is not always the same.
+
+    Prompts also with transformers; and what transformers decodes together is decoded in half the time.
+    """
+    table = Table("the best of int8 and int4", "against the best of", "goal", "ratio", "")
     met = True
-    for goal in GOALS:
-        case = decoding(goal.parallel)
-        ratio = default.rate(case) / by_name[goal.peer].rate(case)
-        is_met = ratio >= goal.share
-        met &= is_met
-        label = f"{goal.share:g} × {goal.peer} at {goal.parallel}"
-        table.add_row(label, f"{ratio:.2f} ×", "met" if is_met else "MISSED")
+    for case in CASES:
+        ours = _best(everyone, case, "inflight int")
+        theirs = ("llama.cpp", "transformers") if case == LONG_PROMPT else ("llama.cpp",)
+        goals = {theirs: 1.0} | ({} if case in (LONG_PROMPT, decoding(1)) else {("transformers",): 2.0})
+        for names, share in goals.items():
+            ratio = ours / _best(everyone, case, *names)
+            met &= ratio >= share
+            said = "met" if ratio >= share else "MISSED"
+            table.add_row(case, " and ".join(names), f"{share:g} ×", f"{ratio:.2f} ×", said)
     console.print(table)
     return met
+
+
+def _best(everyone: list[Peer], case: str, *names: str) -> float:
+    return max(peer.rate(case) for peer in everyone if peer.name.startswith(names))
