@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +37,16 @@ def _unquantised(model: Any, folder: Path) -> Path:
     return folder
 
 
+def _in_one_file(kind: GGMLQuantizationType, model: Any, folder: Path) -> Path:
+    return write_gguf(model, folder / "model.gguf", kind)
+
+
 def writers() -> Iterator[tuple[str, Write]]:
     yield _AS_IT_IS, _unquantised
     for name in FORMATS:
-        yield name, lambda model, folder, name=name: quantize(model, folder, name)  # type: ignore[misc]
+        yield name, partial(quantize, name=name)
     for kind in _GGUF:
-        yield (
-            f"GGUF, {kind.name}",
-            lambda model, folder, kind=kind: write_gguf(  # type: ignore[misc]
-                model, folder / "model.gguf", kind
-            ),
-        )
+        yield f"GGUF, {kind.name}", partial(_in_one_file, kind)
 
 
 def perplexities(model: Path, tokenizer: Path, folder: Path, device: str) -> dict[str, float]:
@@ -59,7 +58,7 @@ def perplexities(model: Path, tokenizer: Path, folder: Path, device: str) -> dic
         "precisions": _SERVED[device],
     }
     command = [sys.executable, "-m", "python_backend.engine.tasks.perplexity", json.dumps(told)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     rows = (json.loads(line) for line in done.stdout.splitlines())
     return {row["precision"]: row["perplexity"] for row in rows if "perplexity" in row}
 

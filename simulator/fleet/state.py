@@ -39,10 +39,9 @@ def _record(whole: str, real: str = "") -> np.dtype[Any]:
 
 
 # `kv` is what those who decode read in a step, `announced` the batch that keeps the inter-token objective,
-# `lacking` prompt tokens still to compute. Those `behind` lack some of their
-# prompt; the last of them, `arrived`, came since the latest step was planned; the first of these is in the
-# next step where it is `awaited`. Until `light_until_s` a tenant has little, `light_alone` of what it would
-# have under way alone.
+# `lacking` prompt tokens still to compute. Those `behind` lack some of their prompt; the last of them,
+# `arrived`, came since the latest step was planned; the first of these is in the next step where it is
+# `awaited`. Until `light_until_s` a tenant has little, `light_alone` of what it would have under way alone.
 REPLICA = _record(
     "phase run_steps run_prefill step decoding kv taken announced lacking behind arrived awaited heap "
     "free begun interactive standard batch",
@@ -51,8 +50,7 @@ REPLICA = _record(
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
 # heap of ends, and the free slots.
 SLOT = _record(
-    "tier tenant prompt output lacking attempt router behind heap_step heap_slot free",
-    "at_s first_s",
+    "tier tenant prompt output lacking attempt router behind heap_step heap_slot free", "at_s first_s"
 )
 # What a router has in flight on a replica, and what it had when it last told the others.
 VIEW = _record("tokens slots told_tokens")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba.core import event
+from numba.core.dispatcher import Dispatcher
 
 from python_backend.engine.models.decoder import DecoderShape
 from python_backend.engine.native.microkernel import Format
@@ -28,12 +29,12 @@ class _NotKept(Exception):
 
 
 def compile_for(
-    shape: DecoderShape, adapters: int, tell: Callable[[], None], part: int | None = None
+    shape: DecoderShape, adapters: int, tell: Callable[[], None], parts: Sequence[Dispatcher] = PARTS
 ) -> None:
-    """One part of the step, or all; `tell` is called whenever something is compiled indeed, and not kept."""
+    """`tell` is called whenever something is compiled indeed, and not found as it was kept."""
     model = NativeModel(shape, blank_arrays(), Format.FP32, 1, 1, 1, 1, adapters, adapters)
     with event.install_listener("numba:compile", _Begun(tell)):
-        model.compile(PARTS if part is None else PARTS[part : part + 1])
+        model.compile(parts)
 
 
 def load_kept(shape: DecoderShape, adapters: int) -> bool:

@@ -22,9 +22,8 @@ from python_backend.engine.native.tables import Matrix
 from python_backend.engine.native.threads import meet, take_number
 from python_backend.engine.native.tiles import FP32
 
-# Counters by which the threads share the products, and what attends.
-_QKV, _ATTENTION, _OUT = range(3)
-COUNTERS = 3
+# Counters by which the threads share the products, and what attends; and how many these are.
+_QKV, _ATTENTION, _OUT, COUNTERS = range(4)
 
 
 @njit(**OPTIONS)

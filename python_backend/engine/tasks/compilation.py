@@ -52,10 +52,11 @@ class Compilation:
 def _compile(shape: DecoderShape, adapters: int, part: int, tells: Connection) -> None:
     gc.disable()  # nothing here lasts
     from python_backend.engine.native.blank_model import compile_for
+    from python_backend.engine.native.model import PARTS
 
     def tell_once() -> None:
         if not tells.closed:
             tells.send("compiling")
             tells.close()
 
-    compile_for(shape, adapters, tell_once, part)
+    compile_for(shape, adapters, tell_once, PARTS[part : part + 1])

@@ -24,7 +24,6 @@ from router.control.releases.verification import clean_and_verify
 from router.control.releases.warm_up import WarmingFailed, warm_release
 from router.control.releases.writes import Overtaken, is_release
 from router.core.address import is_on_this_machine
-from router.core.manifest import split_name
 from router.grpc.status import GrpcError
 from router.store.schema import releases
 from router.triton.control import ControlError
@@ -281,7 +280,7 @@ async def _drop(manifest: Manifest, server: Server) -> None:
 
 
 def _base_of(manifest: Manifest, connection: Connection) -> Release | None:
-    return records.base_of(manifest, records.list_releases(connection, split_name(manifest.base)[0]))
+    return records.base_of(manifest, records.list_releases(connection))
 
 
 def _keep_profile(connection: Connection, manifest: Manifest, profile: Profile) -> None:
