@@ -66,6 +66,9 @@ class Trail:
         following = self.tokens[best : best + most]
         if _BREAK in following:
             following = following[: following.index(_BREAK)]
+        elif self.tokens[-_WORD:] == last[-_WORD:]:
+            while len(following) < most:  # what repeats itself goes on so
+                following.append(following[best - len(self.tokens)])
         return following, longest
 
 

@@ -39,4 +39,4 @@ def build_cuda_engine(config: EngineConfig, device: str, compiler: GuideCompiler
     pool.host = host_blocks(executor.cache, block_bytes, config.host_cache_bytes)
     shelf = adapter_shelf(config, shape, executor.adapters)
     limits = EngineLimits(shape.vocabulary, longest)
-    return Engine(config, limits, pool, executor, compiler, shelf=shelf)
+    return Engine(config, limits, pool, executor, compiler, shelf=shelf, speculates=config.speculates)

@@ -254,6 +254,8 @@ def _decode(
     # What to do was known before the step began, so it is read while the kernel before this one still runs.
     row = tl.load(work + item * 3).to(tl.int64)
     if row < 0:
+        if item == 0:
+            wait_for_predecessor(OVERLAPS)  # of all who have nothing to do, one: see there
         return
     part = tl.load(work + item * 3 + 1)
     parts = tl.load(work + item * 3 + 2)
@@ -354,8 +356,10 @@ def _reduce(
     row = tl.load(work + item * 3).to(tl.int64)
     part = tl.load(work + item * 3 + 1)
     parts = tl.load(work + item * 3 + 2)
-    if (part == 0) & (parts > 1):
+    is_first_of_several = (part == 0) & (parts > 1)
+    if is_first_of_several | (item == 0):
         wait_for_predecessor(OVERLAPS)
+    if is_first_of_several:
         _put_together(
             out,
             partials,
