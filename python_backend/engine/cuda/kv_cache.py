@@ -42,7 +42,10 @@ class KvCache:
             [torch.zeros(size, dtype=dtype, device=device) for _ in range(layout.block_layers)]
             for _ in range(2)
         )
-        self.parts = (*keys, *values)
+        # What moves blocks knows bytes, but not everywhere fp8.
+        self.parts = tuple(
+            part.view(torch.uint8) if dtype.itemsize == 1 else part for part in (*keys, *values)
+        )
         self.keys = [keys[slot] for slot in layout.slots]
         self.values = [values[slot] for slot in layout.slots]
         self.tables = layout.tables
