@@ -29,7 +29,7 @@ def in_fp8(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
 
 
-class RoundedCache(DynamicCache):
+class RoundedCache(DynamicCache):  # type: ignore[misc]  # transformers declares no types
     """That of transformers, with what fp8 makes of keys and values."""
 
     def update(self, key: torch.Tensor, value: torch.Tensor, *where: Any, **how: Any) -> Any:
@@ -41,7 +41,8 @@ def rounded_log_probs(model: PreTrainedModel, prompt: list[int], answer: list[in
     """(tokens of the answer, vocabulary), of a model that sees keys and values as fp8 has them."""
     ids = torch.tensor([prompt + answer[:-1]])
     logits = model(ids, past_key_values=RoundedCache(config=model.config), use_cache=True).logits[0]
-    return logits[len(prompt) - 1 :].log_softmax(-1)
+    found: torch.Tensor = logits[len(prompt) - 1 :].log_softmax(-1)
+    return found
 
 
 def store(kept_as: torch.dtype, magnitude: float, device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,9 +53,7 @@ def store(kept_as: torch.dtype, magnitude: float, device: str) -> tuple[torch.Te
     angles = torch.rand(8, 8, generator=dice).to(device)
     positions, slots = (torch.tensor(each, dtype=torch.int32, device=device) for each in ([2, 3, 4], [0] * 3))
     table = torch.tensor([[1, 0]], dtype=torch.int32, device=device)
-    turn_and_store(
-        qkv, keys, values, angles.cos(), angles.sin(), None, 1e-5, slots, positions, table
-    )
+    turn_and_store(qkv, keys, values, angles.cos(), angles.sin(), None, 1e-5, slots, positions, table)
     return keys.cpu(), values.cpu()
 
 
