@@ -44,7 +44,7 @@ DECODE_CONFIGURATIONS = (
     (64, DecodeTiling(64, 4, 2)),
     (64, DecodeTiling(64, 4, 3)),
     (64, DecodeTiling(64, 4, 4)),
-    (64, DecodeTiling(64, 4, 6)),
+    (64, DecodeTiling(64, 4, 5)),
     (64, DecodeTiling(64, 8, 3)),
     (64, DecodeTiling(32, 2, 4)),
     (64, DecodeTiling(32, 4, 4)),

@@ -25,9 +25,9 @@ def score_factors(scale: float, softcap: float | None) -> tuple[float, float]:
 
 
 def product_type(queries: torch.Tensor, keys: torch.Tensor) -> tl.dtype:
-    """What both products are computed in: all numbers of fp8 are in fp16, and get there in one instruction.
+    """What both products are computed in: fp16 has all numbers of fp8, and one instruction converts two.
 
-    To bf16 they would take five, which is longer than they take to arrive.
+    To bf16 it takes three.
     """
     if queries.dtype == torch.float32:
         return tl.float32
