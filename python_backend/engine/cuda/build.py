@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
-_KV_DTYPES = {"fp8": torch.float8_e4m3fn}
 # Pinned memory for what one step tells the device: a few numbers a row, and now and then a mask.
 _STAGING_BYTES = 16 << 20
 _MARGIN_BYTES = 512 << 20
@@ -77,7 +76,7 @@ def gpu_layout(config: EngineConfig, shape: DecoderShape, max_sequence_tokens: i
 
 def kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
     """How keys and values of a model that computes in `dtype` are kept."""
-    return _KV_DTYPES.get(config.kv_precision, dtype)
+    return {"auto": dtype, "fp8": torch.float8_e4m3fn}[config.kv_precision]
 
 
 def assemble(
