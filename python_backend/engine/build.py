@@ -80,7 +80,9 @@ def _cost_memory(config: EngineConfig) -> CostMemory | None:
     if config.machine is None:
         return None
     settings = (config.device, config.machine, config.precision, config.threads or available_cores())
-    return CostMemory(_packed_cache(config) / "step-costs", files_of(Path(config.checkpoint_dir)), *settings)
+    kept = () if config.kv_precision == "auto" else (config.kv_precision,)
+    files = files_of(Path(config.checkpoint_dir))
+    return CostMemory(_packed_cache(config) / "step-costs", files, *settings, *kept)
 
 
 def _packed_cache(config: EngineConfig) -> Path:

@@ -17,6 +17,7 @@ import triton.language as tl
 from python_backend.engine.cuda.kernels.attention_tiles import (
     LOWEST,
     padded_dim,
+    product_type,
     score_factors,
     soft_capped,
     soften,
@@ -44,10 +45,12 @@ class DecodeTiling(NamedTuple):
     num_stages: int
 
 
-def decode_tiling(head_dim: int, dtype: torch.dtype) -> DecodeTiling:
+def decode_tiling(head_dim: int, dtype: torch.dtype, kept_as: torch.dtype) -> DecodeTiling:
     if dtype == torch.float32:
         return DecodeTiling(32 if head_dim <= 128 else 16, 4, 2)
-    return DecodeTiling(64, 4, 3) if head_dim <= 128 else DecodeTiling(32, 4, 3)
+    # One buffer less than there are stages: as many bytes are under way, whatever a number takes.
+    num_stages = 5 if kept_as.itemsize == 1 else 3
+    return DecodeTiling(64 if head_dim <= 128 else 32, 4, num_stages)
 
 
 def wanted_parts(kv_heads: int) -> int:
@@ -115,7 +118,7 @@ def decode_attention(
     """
     rows, heads, head_dim = queries.shape
     _, kv_heads, tokens_per_block, _ = keys.shape
-    tile_tokens, num_warps, num_stages = tiling or decode_tiling(head_dim, queries.dtype)
+    tile_tokens, num_warps, num_stages = tiling or decode_tiling(head_dim, queries.dtype, keys.dtype)
     inner, outer = score_factors(scale, softcap)
     in_two_passes = is_cut_always(rows, kv_heads) if in_two_passes is None else in_two_passes
     _decode[(kv_heads, len(work))](
@@ -140,6 +143,7 @@ def decode_attention(
         max(16, triton.next_power_of_2(heads // kv_heads)),
         head_dim,
         padded_dim(head_dim),
+        product_type(queries, keys),
         tokens_per_block,
         tile_tokens,
         MAX_PARTS,
@@ -239,6 +243,7 @@ def _decode(
     PADDED_GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
+    PRODUCT: tl.constexpr,
     TOKENS_PER_BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     MOST: tl.constexpr,
@@ -277,7 +282,7 @@ def _decode(
     is_output = (group < GROUP)[:, None] & is_dim[None, :]
     query = tl.load(
         queries + row * query_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=is_output, other=0.0
-    )
+    ).to(PRODUCT)
     peaks = tl.full([PADDED_GROUP], LOWEST, tl.float32)
     totals = tl.zeros([PADDED_GROUP], tl.float32)
     mixed = tl.zeros([PADDED_GROUP, PADDED_DIM], tl.float32)
@@ -295,14 +300,14 @@ def _decode(
         is_wanted = is_seen[:, None]
         if HEAD_DIM != PADDED_DIM:
             is_wanted = is_wanted & is_dim[None, :]
-        key = tl.load(keys + offsets, mask=is_wanted, other=0.0)
+        key = tl.load(keys + offsets, mask=is_wanted, other=0.0).to(PRODUCT)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
         if CAPPED:
             scores = soft_capped(scores, inner)
         scores = tl.where(is_seen[None, :], scores, float("-inf"))
         weights, shrink, peaks, totals = soften(scores, outer, peaks, totals)
-        value = tl.load(values + offsets, mask=is_wanted, other=0.0)
-        mixed = tl.dot(weights.to(value.dtype), value, mixed * shrink[:, None], input_precision="ieee")
+        value = tl.load(values + offsets, mask=is_wanted, other=0.0).to(PRODUCT)
+        mixed = tl.dot(weights.to(PRODUCT), value, mixed * shrink[:, None], input_precision="ieee")
 
     if parts == 1:
         if HAS_SINKS:
