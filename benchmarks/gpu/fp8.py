@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.gpu.grouped_products import median_us
 from python_backend.engine.cuda.fp8 import Fp8Linear, quantize_weight
+from python_backend.engine.cuda.head import quantize_to_int8
 from python_backend.engine.cuda.kernels.matvec import MatvecTiling, matvec
 from python_backend.engine.cuda.kernels.normalization import add_rms_norm
 from python_backend.engine.cuda.kernels.quantization import quantize_rows
@@ -76,8 +77,7 @@ def random_linear(name: str, outputs: int, inputs: int) -> Fp8Linear:
     full = torch.randn(outputs, inputs, device="cuda", dtype=DTYPE) * 0.02
     if name != "head":
         return Fp8Linear(*quantize_weight(full))
-    scales = full.abs().amax(1).float() / 127
-    return Fp8Linear((full / scales.to(DTYPE)[:, None]).round_().clamp_(-127, 127).to(torch.int8), scales)
+    return Fp8Linear(*quantize_to_int8(full))
 
 
 def copies_of(linear: Fp8Linear) -> list[Fp8Linear]:
