@@ -50,6 +50,7 @@ VECTOR_TILINGS = tuple(
 Form = tuple[int, int, int, int]
 FORMS: tuple[Form, ...] = (
     (16, 256, 1, 4),
+    (32, 256, 1, 4),
     (32, 128, 2, 6),
     (32, 128, 4, 4),
     (32, 256, 4, 3),
@@ -62,6 +63,7 @@ FORMS: tuple[Form, ...] = (
     (64, 128, 4, 6),
     (64, 256, 4, 3),
     (64, 256, 4, 5),
+    (128, 128, 2, 4),
     (128, 128, 4, 4),
     (128, 128, 8, 4),
     (128, 256, 8, 3),
@@ -95,7 +97,7 @@ def tile_of(rows: int) -> int:
 
 def forms_for(tile: int, forms: tuple[Form, ...]) -> Iterator[Form]:
     for outputs, length, warps, stages in forms:
-        if stages * length * (outputs + 2 * tile) <= SHARED_BYTES and outputs * tile <= 64 * 32 * warps:
+        if stages * length * (outputs + 2 * tile) <= SHARED_BYTES and outputs * tile <= 128 * 32 * warps:
             yield outputs, length, warps, stages
 
 

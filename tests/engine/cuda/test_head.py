@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ VOCABULARY, HIDDEN = 192, 128
 
 def random_matrix(device: str) -> torch.Tensor:
     torch.manual_seed(0)
-    matrix = torch.randn(VOCABULARY, HIDDEN) / HIDDEN**0.5
+    matrix = torch.randn(VOCABULARY, HIDDEN) / math.sqrt(HIDDEN)
     return matrix.to(device, dtype_on(device))
 
 
