@@ -139,7 +139,7 @@ def test_a_product_in_fp8_is_near_the_one_in_full_precision(rows: int, has_bias:
 def test_a_product_in_fp8_is_returned_and_not_added_in_place(rows: int, device: str) -> None:
     torch.manual_seed(0)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    matrix, x = (torch.randn(side, 256).to(device, dtype) for side in (64, rows))
+    matrix, x = (torch.randn(side, 1024).to(device, dtype) for side in (64, rows))
     hidden = torch.randn(rows, 64).to(device, dtype)
     kept = hidden.clone()
     linear = make_fp8(matrix, None)

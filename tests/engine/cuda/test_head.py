@@ -11,7 +11,7 @@ from python_backend.engine.cuda import head
 from python_backend.engine.cuda.head import ByteHead, Head, quantize_to_int8
 from tests.engine.cuda.cases import on_gpu
 
-VOCABULARY, HIDDEN = 192, 128
+VOCABULARY, HIDDEN = 256, 1024
 
 
 def random_matrix(device: str) -> torch.Tensor:
