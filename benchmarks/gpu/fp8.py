@@ -255,7 +255,8 @@ class FewRows:
         found = found.sum(0) if found.dim() == 3 else found
         return float((found - self._exact).norm() / self._exact.norm())
 
-    def best(self, make: Callable[[SkinnyTiling], Product], forms: tuple[Form, ...]) -> str:
+    def tried(self, make: Callable[[SkinnyTiling], Product], forms: tuple[Form, ...]) -> list[SkinnyTiling]:
+        """Tells the three quickest, and returns all."""
         took = {}
         for tiling in tilings(len(self._rows), self._linear, forms, self._name in INTO_RESIDUAL):
             try:
@@ -263,12 +264,15 @@ class FewRows:
             except Exception as error:
                 print(f"  {tuple(tiling)}: {repr(error)[:200]}", flush=True)
         first = sorted(took, key=took.__getitem__)[:3]
-        best = ", ".join(told(took[tiling], self._linear, tuple(tiling)) for tiling in first)
-        return f"{best}, error {max(self.error(make(tiling)) for tiling in took):.2%}"
+        print(", ".join(told(took[tiling], self._linear, tuple(tiling)) for tiling in first), flush=True)
+        return list(took)
 
     def report(self) -> None:
         rows, is_head = self._rows, self._name == "head"
-        print(f"{self._name:8} {len(rows):3} rows: best {self.best(partial(of_rows, rows, is_head), FORMS)}")
+        print(f"{self._name:8} {len(rows):3} rows: best ", end="")
+        own = partial(of_rows, rows, is_head)
+        worst = max(self.error(own(tiling)) for tiling in self.tried(own, FORMS))
+        print(f"    error of the worst: {worst:.2%}")
         if is_head:
             full = self._linear.dequantized().to(DTYPE).t()
             us = median_us([partial(torch.mm, rows, full, out_dtype=torch.float32)])
@@ -279,8 +283,8 @@ class FewRows:
             self.tell("now", partial(Fp8Linear.onto, hidden=rows, rows=rows))
         else:
             self.tell("now", partial(Fp8Linear.__call__, rows=rows))
-        quantized = self.best(partial(of_quantized_rows, rows), FORMS_FROM_MEMORY)
-        print(f"    rows quantised: {quantized}", flush=True)
+        print("    rows quantised: ", end="")
+        self.tried(partial(of_quantized_rows, rows), FORMS_FROM_MEMORY)
 
     def tell(self, what: str, multiply: Product) -> None:
         us, error = self.us(multiply), self.error(multiply)
