@@ -32,8 +32,8 @@ class SkinnyTiling(NamedTuple):
 def skinny_tiling(rows: int, outputs: int, is_bytes: bool, may_cut: bool) -> SkinnyTiling | None:
     """The fastest of those tried on an H200; None where a library's product is faster.
 
-    Those of weights in bytes are not measured yet: two warps read them from shared memory by eight bytes, where
-    four would do it by two.
+    Those of weights in bytes are not measured yet: two warps read them from shared memory by eight bytes,
+    where four would do it by two.
     """
     if not 1 < rows <= 64:
         return None
