@@ -14,6 +14,7 @@ from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.experts import rows_of_each_kind
 from python_backend.engine.cuda.fp8 import make_fp8
 from python_backend.engine.cuda.graphs import StepGraphs, mixed_sizes
+from python_backend.engine.cuda.head import ByteHead, Head
 from python_backend.engine.cuda.host_cache import host_blocks
 from python_backend.engine.cuda.kv_cache import KvCache, kv_bytes_per_block
 from python_backend.engine.cuda.linear import Linear
@@ -176,13 +177,14 @@ class _Builder:
         place: Place = (
             RandomPlace(self._dtype, self._device) if self._config.random_weights else self._place_array
         )
-        make = make_fp8 if self._config.precision == "fp8" else Linear
+        is_fp8 = self._config.precision == "fp8"
         return place_weights(
             self._weights,
             place,
-            make,
+            make_fp8 if is_fp8 else Linear,
             lambda done, total: self._progress("loading weights", done, total),
             self._device if keeps else None,
+            ByteHead if is_fp8 else Head,
         )
 
     def _place_array(self, array: Weights) -> torch.Tensor:

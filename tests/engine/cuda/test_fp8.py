@@ -137,13 +137,14 @@ def test_a_product_in_fp8_is_near_the_one_in_full_precision(rows: int, has_bias:
 def test_a_product_in_fp8_is_returned_and_not_added_in_place(rows: int, device: str) -> None:
     torch.manual_seed(0)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    matrix, x = (torch.randn(side, 256).to(device, dtype) for side in (64, rows))
+    matrix, x = (torch.randn(side, 1024).to(device, dtype) for side in (64, rows))
     hidden = torch.randn(rows, 64).to(device, dtype)
     kept = hidden.clone()
     linear = make_fp8(matrix, None)
     delta = linear.onto(hidden, x)
     assert delta is not None
-    assert torch.equal(delta, linear(x)), "whole, in one part"
+    added = delta.sum(0) if delta.dim() == 3 else delta
+    assert torch.allclose(added.to(dtype), linear(x), rtol=2**-7, atol=1e-2)
     assert torch.equal(hidden, kept)
 
 

@@ -24,6 +24,7 @@ from python_backend.engine.cuda.build import assemble
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.fp8 import make_fp8
+from python_backend.engine.cuda.head import ByteHead, Head
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.weights import place_weights
 from python_backend.engine.host.device import Device, Gpu
@@ -98,8 +99,8 @@ def place_anywhere(
     def place(array: Weights) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    make = make_fp8 if config.precision == "fp8" else Linear
-    placed = place_weights(weights, place, make, lambda done, total: None)
+    make, make_head = (make_fp8, ByteHead) if config.precision == "fp8" else (Linear, Head)
+    placed = place_weights(weights, place, make, lambda done, total: None, make_head=make_head)
     assert config.max_tokens_in_kv_cache is not None
     pool = BlockPool(config.max_tokens_in_kv_cache // config.tokens_per_block, config.tokens_per_block)
     longest = pool.capacity_tokens
