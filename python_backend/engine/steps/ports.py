@@ -22,7 +22,7 @@ class ChunkResult:
     this sequence alone cannot go on. Logits are rows of fp32: `context_logits` one for each prompt token of
     the chunk, `generation_logits` the one the token was chosen from. `top_log_probs` has the token itself
     first, then the likeliest; `prompt_log_probs` has such a row for each token of the prompt that follows one
-    of the chunk's. `behind_drafts` tell what comes behind each of a chunk's drafts, if all up to it are right.
+    of the chunk's. `behind_drafts` tell what comes behind each of a chunk's drafts, if it is right.
     """
 
     token_id: int | None = None

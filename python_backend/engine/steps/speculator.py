@@ -30,7 +30,7 @@ _WEIGHT = 4.0
 _FORGETS = 0.97
 # One that was given up is tried again with one token every so many steps.
 _PROBE_STEPS = 64
-# Beside more sequences, looking for guesses takes longer than they would save where rows are computed at once.
+# Where steps overlap: beside more sequences, to look for guesses takes longer than they would save.
 _MOST_SEQUENCES = 32
 
 
