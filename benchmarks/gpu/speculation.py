@@ -27,12 +27,12 @@ from python_backend.engine.steps.ports import ChunkResult, Launched
 from python_backend.engine.steps.speculator import Speculator
 
 PROSE = (
-    "Bread begins with flour, water, salt and time. Mix them until no dry flour is left, and let the dough "
-    "rest for half an hour before you knead it. A starter or a little yeast makes it rise; a cold kitchen "
-    "makes that slow, and slow dough tastes better. When it has doubled, shape it gently, so that what it has "
-    "gathered is not pressed out again. Heat the oven as far as it goes, with a heavy pot inside. Bake it "
-    "covered for thirty minutes, then open until the crust is dark. Do not cut it while it is hot: inside, it "
-    "is still cooking."
+    "Bread begins with flour, water, salt and time. Mix them until no dry flour is left, and let the "
+    "dough rest for half an hour before you knead it. A starter or a little yeast makes it rise; a cold "
+    "kitchen makes that slow, and slow dough tastes better. When it has doubled, shape it gently, so "
+    "that what it has gathered is not pressed out again. Heat the oven as far as it goes, with a heavy "
+    "pot inside. Bake it covered for thirty minutes, then open until the crust is dark. Do not cut it "
+    "while it is hot: inside, it is still cooking."
 )
 TEXTS = {
     "code": (CODE * 2, CODE.replace("read_settings", "load_all").replace("separator", "mark") * 2),
