@@ -23,7 +23,7 @@ from benchmarks.gpu.throughput import add_engine_arguments, build
 from benchmarks.speculation import CODE, DOCUMENT, GOALS
 from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
-from python_backend.engine.steps.ports import ChunkResult, Launched
+from python_backend.engine.steps.ports import ChunkResult
 from python_backend.engine.steps.speculator import Speculator
 
 PROSE = (
@@ -63,7 +63,7 @@ class Scripted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
 
-    def launch(self, chunks: Any, copies: Any) -> Launched:
+    def launch(self, chunks: Any, copies: Any) -> Any:
         launched = self._executor.launch(chunks, copies)
         results = launched.results
 
@@ -110,7 +110,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         engine = build(asked, Path(folder))
         script = Scripted(engine._executor, {})
-        engine._executor = engine._in_flight._executor = script  # type: ignore[assignment]
+        engine._executor = engine._in_flight._executor = script
         guessing = Speculator(engine.pool, script.most_choices)
         print("answers   batch   without      with   ratio   right   tokens a step")
         for kind, (given, text) in TEXTS.items():

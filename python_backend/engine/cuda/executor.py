@@ -152,7 +152,8 @@ class CudaExecutor:
         wanted = [wanted_rows(chunk) for chunk in chunks]
         found = self._forward(chunks, wanted)
         of_prompts: dict[int, PromptResults] = {}
-        last_rows, first = [], 0
+        last_rows: list[int] = []
+        first = 0
         for chunk, part in zip(chunks, wanted, strict=True):
             if count := prompt_rows(chunk):
                 of_prompts[id(chunk)] = self._of_prompt(chunk, found[first : first + count])
