@@ -51,6 +51,8 @@ class Trail:
             return [], 0
         best, longest = 0, 0
         for end in reversed(self._ends.get((last[-3], last[-2], last[-1]), ())):
+            if self.tokens[end] == _BREAK:
+                continue
             length = _WORD
             while (
                 length < _LONGEST
