@@ -38,9 +38,13 @@ class Fp8Linear(Linear):
             out = rows.new_empty(1, len(self.weight))
             self.times_row(rows[0], out[0])
             return out
-        if (tiling := suited_tiling(len(rows), self.weight, may_cut)) is not None:
-            return skinny_product(rows, self.weight, tiling, scales=self.scales, bias=self.bias)
+        weight, scales, bias = self.weight, self.scales, self.bias
+        if (tiling := suited_tiling(rows, weight, may_cut)) is not None:
+            return skinny_product(rows, weight, tiling, scales=scales, bias=bias)
         quantized, row_scales = quantize_rows(rows)
+        if (tiling := suited_tiling(quantized, weight, may_cut)) is not None:
+            both = {"scales": scales, "row_scales": row_scales}
+            return skinny_product(quantized, weight, tiling, **both, bias=bias, dtype=rows.dtype)
         product = torch._scaled_mm(
             quantized,
             self._transposed,

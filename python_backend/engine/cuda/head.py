@@ -37,7 +37,7 @@ class ByteHead(Head):
     def write_logits(self, rows: torch.Tensor, logits: torch.Tensor) -> None:
         if len(rows) == 1:
             matvec(rows[0], self.levels, logits[0], scales=self.scales)
-        elif (tiling := suited_tiling(len(rows), self.levels, may_cut=False)) is not None:
+        elif (tiling := suited_tiling(rows, self.levels, may_cut=False)) is not None:
             skinny_product(rows, self.levels, tiling, scales=self.scales, out=logits)
         else:
             super().write_logits(rows, logits)

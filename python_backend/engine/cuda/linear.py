@@ -37,7 +37,7 @@ class Linear:
     def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
         """hidden += y, in place; or returns y, whole or in parts, where whoever adds it later is faster."""
         if self.bias is None and rows.is_cuda:
-            if (tiling := suited_tiling(len(rows), self.weight, may_cut=True)) is not None:
+            if (tiling := suited_tiling(rows, self.weight, may_cut=True)) is not None:
                 return skinny_product(rows, self.weight, tiling)
             if len(rows) >= _ROWS_TO_ADD_WITHIN:
                 torch.addmm(hidden, rows, self._transposed, out=hidden)

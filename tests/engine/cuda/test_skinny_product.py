@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from python_backend.engine.cuda.fp8 import quantize_weight
+from python_backend.engine.cuda.kernels.quantization import quantize_rows
 from python_backend.engine.cuda.kernels.skinny_product import SkinnyTiling, skinny_product, suited_tiling
 from tests.engine.cuda.cases import on_gpu
 
 OUTPUTS, LENGTH = 64, 256
+FP8 = torch.float8_e4m3fn
 
 
 def small_tiling(parts: int) -> SkinnyTiling:
@@ -78,20 +80,45 @@ def test_each_fp8_number_is_exact_in_a_product(device: str) -> None:
         assert torch.equal(found.float(), rows.float() @ weight.float().t())
 
 
+def test_rows_in_fp8_are_multiplied_by_their_own_scales(device: str) -> None:
+    torch.manual_seed(0)
+    weight, scales, matrix = random_matrix("fp8", device)
+    rows = random_rows(20, device)
+    quantized, row_scales = quantize_rows(rows)
+    tiling = SkinnyTiling(32, 64, 64, 1, 4, 2)
+    found = skinny_product(quantized, weight, tiling, scales=scales, row_scales=row_scales, dtype=rows.dtype)
+    expected = quantized.float() * row_scales @ matrix.t()
+    assert found.dtype == rows.dtype
+    assert torch.allclose(found.float(), expected, rtol=2**-6, atol=2e-2)
+
+
+def _tiling(
+    count: int, shape: tuple[int, int], weight: torch.dtype, row: torch.dtype, may_cut: bool
+) -> SkinnyTiling | None:
+    rows, matrix = (
+        torch.empty(count, 1, dtype=row, device="meta"),
+        torch.empty(shape, dtype=weight, device="meta"),
+    )
+    return suited_tiling(rows, matrix, may_cut)
+
+
 @pytest.mark.parametrize(
-    ("rows", "shape", "dtype", "may_cut"),
+    ("rows", "shape", "weight", "row", "may_cut"),
     [
-        (1, (4096, 4096), torch.float8_e4m3fn, True),
-        (65, (4096, 4096), torch.float8_e4m3fn, True),
-        (8, (4100, 4096), torch.float8_e4m3fn, False),
-        (8, (4096, 4100), torch.float8_e4m3fn, False),
-        (8, (4096, 4096), torch.bfloat16, False),
+        (1, (4096, 4096), FP8, torch.bfloat16, True),
+        (17, (4096, 4096), FP8, torch.bfloat16, True),
+        (129, (4096, 4096), FP8, FP8, True),
+        (65, (28672, 4096), FP8, FP8, False),
+        (8, (4100, 4096), FP8, torch.bfloat16, False),
+        (8, (4096, 4100), FP8, FP8, False),
+        (8, (4096, 4096), torch.bfloat16, torch.bfloat16, False),
+        (65, (128256, 4096), torch.int8, torch.bfloat16, False),
     ],
 )
-def test_rows_and_matrices_that_a_library_multiplies(
-    rows: int, shape: tuple[int, int], dtype: torch.dtype, may_cut: bool
+def test_rows_and_matrices_that_another_product_multiplies(
+    rows: int, shape: tuple[int, int], weight: torch.dtype, row: torch.dtype, may_cut: bool
 ) -> None:
-    assert suited_tiling(rows, torch.empty(shape, dtype=dtype, device="meta"), may_cut) is None
+    assert _tiling(rows, shape, weight, row, may_cut) is None
 
 
 @pytest.mark.parametrize("rows", [2, 16, 33, 64])
@@ -100,8 +127,10 @@ def test_rows_and_matrices_that_a_library_multiplies(
 def test_each_matrix_of_an_8b_llama_has_a_tiling_in_bytes(
     rows: int, shape: tuple[int, int], may_cut: bool
 ) -> None:
-    matrix = torch.empty(shape, dtype=torch.float8_e4m3fn, device="meta")
-    tiling = suited_tiling(rows, matrix, may_cut)
+    weight, row = (torch.int8, torch.bfloat16) if shape[0] > 100_000 else (FP8, torch.bfloat16)
+    if weight == FP8 and rows > 16:
+        row = FP8
+    tiling = _tiling(rows, shape, weight, row, may_cut)
     assert tiling is not None
     assert tiling.rows >= rows
     assert tiling.parts == 1 or may_cut

@@ -14,8 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-# So many programs keep the memory busy: two for each multiprocessor of an H200.
-_WANTED_PROGRAMS = 264
+_MOST_ROWS = 128
+# Matrices with so many outputs keep the memory busy however they are cut.
+_WIDE, _VERY_WIDE = 16384, 65536
 
 
 class SkinnyTiling(NamedTuple):
@@ -29,24 +30,38 @@ class SkinnyTiling(NamedTuple):
     num_stages: int
 
 
-def skinny_tiling(rows: int, outputs: int, is_bytes: bool, may_cut: bool) -> SkinnyTiling | None:
-    """The fastest of those tried on an H200; None where a library's product is faster.
-
-    Those of weights in bytes are not measured yet: two warps read them from shared memory by eight bytes,
-    where four would do it by two.
-    """
-    if not 1 < rows <= 64:
+def skinny_tiling(
+    rows: int, outputs: int, weight: torch.dtype, row: torch.dtype, may_cut: bool
+) -> SkinnyTiling | None:
+    """The fastest of those tried on an H200; None where another product is faster."""
+    if not 1 < rows <= _MOST_ROWS:
         return None
-    wide = max(16, triton.next_power_of_2(rows))
-    if not is_bytes:
-        return SkinnyTiling(wide, 64, 128, 2, 4, 4) if may_cut else None
-    tiles = max(1, outputs // 64)
+    tile = max(16, triton.next_power_of_2(rows))
+    if row.itemsize == 1:
+        return _of_fp8_rows(tile, outputs, may_cut)
+    if weight.itemsize == 1:
+        # In fp8 more rows are multiplied in less time when they are quantised, too.
+        return _of_bytes(tile, outputs, may_cut) if tile == 16 or weight == torch.int8 else None
+    return SkinnyTiling(tile, 64, 128, 2, 4, 4) if may_cut and tile <= 64 else None
+
+
+def _of_bytes(tile: int, outputs: int, may_cut: bool) -> SkinnyTiling | None:
     if may_cut:
-        parts = min(4, triton.next_power_of_2(triton.cdiv(_WANTED_PROGRAMS, tiles)))
-        return SkinnyTiling(wide, 64, 128, parts, 2, 4)
-    if tiles >= _WANTED_PROGRAMS:
-        return SkinnyTiling(wide, 64, 128, 1, 2, 4)
-    return SkinnyTiling(wide, 32, 128, 1, 2, 6)
+        return SkinnyTiling(tile, 32, 128, 4, 2, 6)
+    if tile > 32:
+        return SkinnyTiling(tile, 128, 128, 1, 8, 4) if tile == 64 else None
+    if outputs >= _VERY_WIDE:
+        return SkinnyTiling(tile, 64, 256, 1, 2, 3)
+    return SkinnyTiling(tile, 64, 128, 1, 2, 4) if outputs >= _WIDE else SkinnyTiling(tile, 32, 128, 1, 2, 6)
+
+
+def _of_fp8_rows(tile: int, outputs: int, may_cut: bool) -> SkinnyTiling | None:
+    if outputs >= _WIDE:
+        return SkinnyTiling(tile, 128, 128, 1, 4, 4) if tile <= 64 else None
+    parts = 1 if not may_cut else 2 if tile <= 64 else 4
+    if tile <= 32:
+        return SkinnyTiling(tile, 64, 256, parts, 4, 5)
+    return SkinnyTiling(tile, 64, 128, parts, 4, 6 if tile == 64 else 4)
 
 
 # Four weights at a time. What triton-lang makes of a conversion takes the slowest unit for each of them.
@@ -74,6 +89,8 @@ _FP8_TO_BF16 = tl.constexpr("""
 @triton.jit
 def _numbers_of(weight, dtype: tl.constexpr):
     """The weights in the rows' type, in which bytes are exact."""
+    if weight.dtype == dtype:
+        return weight
     if weight.dtype == tl.float8e4nv and dtype == tl.bfloat16:
         return tl.inline_asm_elementwise(_FP8_TO_BF16, "=r,=r,r", [weight], tl.bfloat16, is_pure=True, pack=4)
     return weight.to(dtype)
@@ -85,11 +102,13 @@ def _multiply(
     rows,
     matrix,
     scales,
+    row_scales,
     bias,
     count,
     outputs,
     length,
     IS_SCALED: tl.constexpr,
+    IS_ROW_SCALED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -111,16 +130,18 @@ def _multiply(
         inputs += LENGTH
     if IS_SCALED:
         total *= tl.load(scales + output)[:, None]
+    if IS_ROW_SCALED:
+        total *= tl.load(row_scales + row, mask=row < count, other=0.0)[None, :]
     if HAS_BIAS:
         total += tl.load(bias + output).to(tl.float32)[:, None]
     place = (part * count + row)[None, :] * outputs + output[:, None]
     tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row)
 
 
-def suited_tiling(rows: int, matrix: torch.Tensor, may_cut: bool) -> SkinnyTiling | None:
-    """How to multiply so many rows; None where a library's product is faster or the matrix has odd sides."""
+def suited_tiling(rows: torch.Tensor, matrix: torch.Tensor, may_cut: bool) -> SkinnyTiling | None:
+    """How to multiply these rows; None where another product is faster or the matrix has odd sides."""
     outputs, length = matrix.shape
-    tiling = skinny_tiling(rows, outputs, matrix.element_size() == 1, may_cut)
+    tiling = skinny_tiling(len(rows), outputs, matrix.dtype, rows.dtype, may_cut)
     if tiling is None or outputs % tiling.outputs or length % (tiling.length * tiling.parts):
         return None
     return tiling
@@ -132,30 +153,36 @@ def skinny_product(
     tiling: SkinnyTiling,
     *,
     scales: torch.Tensor | None = None,
+    row_scales: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """rows · matrixᵀ + bias, whole in the rows' type or in that of `out`.
+    """rows · matrixᵀ + bias, whole in the rows' type, in `dtype` or in that of `out`.
 
     Where the tiling cuts, it comes in parts that are still to be added, (parts, rows, outputs) in fp32, and
-    without a bias. Where there are `scales`, row i of the matrix (of bytes) is to be multiplied by scales[i].
+    without a bias. Where there are `scales`, row i of the matrix (of bytes) is to be multiplied by scales[i];
+    `row_scales` are those of the rows.
     """
     count, length = rows.shape
     outputs = len(matrix)
     if out is None:
         is_whole = tiling.parts == 1
         shape = (count, outputs) if is_whole else (tiling.parts, count, outputs)
-        out = torch.empty(shape, dtype=rows.dtype if is_whole else torch.float32, device=rows.device)
+        kind = (dtype or rows.dtype) if is_whole else torch.float32
+        out = torch.empty(shape, dtype=kind, device=rows.device)
     _multiply[(triton.cdiv(count, tiling.rows), outputs // tiling.outputs, tiling.parts)](
         out,
         rows,
         matrix,
         rows if scales is None else scales,
+        rows if row_scales is None else row_scales,
         rows if bias is None else bias,
         count,
         outputs,
         length,
         IS_SCALED=scales is not None,
+        IS_ROW_SCALED=row_scales is not None,
         HAS_BIAS=bias is not None,
         ROWS=tiling.rows,
         OUTPUTS=tiling.outputs,
