@@ -45,12 +45,10 @@ class DecodeTiling(NamedTuple):
     num_stages: int
 
 
-def decode_tiling(head_dim: int, dtype: torch.dtype, kept_as: torch.dtype) -> DecodeTiling:
+def decode_tiling(head_dim: int, dtype: torch.dtype) -> DecodeTiling:
     if dtype == torch.float32:
         return DecodeTiling(32 if head_dim <= 128 else 16, 4, 2)
-    # One buffer less than there are stages: as many bytes are under way, whatever a number takes.
-    num_stages = 5 if kept_as.itemsize == 1 else 3
-    return DecodeTiling(64 if head_dim <= 128 else 32, 4, num_stages)
+    return DecodeTiling(64, 4, 3) if head_dim <= 128 else DecodeTiling(32, 4, 3)
 
 
 def wanted_parts(kv_heads: int) -> int:
@@ -118,7 +116,7 @@ def decode_attention(
     """
     rows, heads, head_dim = queries.shape
     _, kv_heads, tokens_per_block, _ = keys.shape
-    tile_tokens, num_warps, num_stages = tiling or decode_tiling(head_dim, queries.dtype, keys.dtype)
+    tile_tokens, num_warps, num_stages = tiling or decode_tiling(head_dim, queries.dtype)
     inner, outer = score_factors(scale, softcap)
     in_two_passes = is_cut_always(rows, kv_heads) if in_two_passes is None else in_two_passes
     _decode[(kv_heads, len(work))](

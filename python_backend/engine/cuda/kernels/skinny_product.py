@@ -113,11 +113,12 @@ def _multiply(
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     LENGTH: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     part = tl.program_id(2)
-    steps = length // (LENGTH * tl.num_programs(2))
+    steps = length // (LENGTH * PARTS)
     along = part * steps * LENGTH + tl.arange(0, LENGTH)
     weights = matrix + output.to(tl.int64)[:, None] * length + along[None, :]
     inputs = rows + row[None, :] * length + along[:, None]
@@ -187,6 +188,7 @@ def skinny_product(
         ROWS=tiling.rows,
         OUTPUTS=tiling.outputs,
         LENGTH=tiling.length,
+        PARTS=tiling.parts,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
     )
