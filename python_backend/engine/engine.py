@@ -85,7 +85,7 @@ class Engine:
         )
         self._memory = memory
         recalled = None if memory is None else memory.recall()
-        self._meter = StepMeter(recalled, learns_from_guesses=executor.most_choices is None)
+        self._meter = StepMeter(recalled)
         limits_of_steps = StepLimits(config.max_batch_size, config.max_step_tokens)
         self._control = StepControl(self._scheduler, limits_of_steps, is_tried=recalled is not None)
         self._launch_time = LaunchTime()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 # On a CPU: rows that are computed together, and what one that is left over takes beside one of those.
 _TOGETHER = 4
@@ -21,7 +22,8 @@ _ALONE = 2
 _FIRST_SHARE = 0.4
 _LEAST_SIZE = 16
 _LEARNS = 0.1
-_MOST_TIMES = 3.0
+# What a guess takes beside a row of a prompt, at first sight and at most.
+_FIRST_TIMES, _LEAST_TIMES, _MOST_TIMES = 1.4, 0.5, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,39 @@ class Step:
         return self.takes_ms + (self.extra_ms(guesses) if guesses else 0.0)
 
 
-def extra_rows_ms(rows: int, row_ms: float, guesses: int) -> float:
-    """On a CPU: a few rows are computed together; one that is left over takes about twice as long."""
-    return row_ms * (_weight(rows + guesses) - _weight(rows))
+class GuessCosts(Protocol):
+    """What guesses add to a step, learned from those that had some."""
+
+    def extra_ms(self, rows: int, takes_ms: float, row_ms: float, guesses: int) -> float:
+        """Beside so many rows, which take so long, where a row of a prompt takes `row_ms`."""
+
+    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
+        """They added that much."""
 
 
-def _weight(rows: int) -> int:
-    return rows // _TOGETHER * _TOGETHER + rows % _TOGETHER * _ALONE
+class RowCosts:
+    """On a CPU a few rows are computed together; one that is left over takes about twice as long.
+
+    A guess is more than a row of a prompt: all words of the vocabulary are scored for it.
+    """
+
+    def __init__(self) -> None:
+        self._times = _FIRST_TIMES
+
+    def extra_ms(self, rows: int, takes_ms: float, row_ms: float, guesses: int) -> float:
+        return self._times * row_ms * _weight(rows, guesses)
+
+    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
+        if weight := _weight(rows, guesses):
+            times = min(max(more_ms / (row_ms * weight), _LEAST_TIMES), _MOST_TIMES)
+            self._times += _LEARNS * (times - self._times)
+
+
+def _weight(rows: int, guesses: int) -> int:
+    def of(count: int) -> int:
+        return count // _TOGETHER * _TOGETHER + count % _TOGETHER * _ALONE
+
+    return of(rows + guesses) - of(rows)
 
 
 class ApartCosts:
@@ -64,9 +92,8 @@ class ApartCosts:
         size = _size(rows + guesses)
         return self._more_ms.get(size, _FIRST_SHARE * takes_ms + row_ms * size)
 
-    def observe(self, rows: int, more_ms: float) -> None:
-        """A step of so many rows took that much longer than its tokens alone would have."""
-        size, more_ms = _size(rows), max(0.0, more_ms)
+    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
+        size, more_ms = _size(rows + guesses), max(0.0, more_ms)
         known = self._more_ms.get(size)
         if known is None:
             self._more_ms[size] = more_ms

@@ -28,18 +28,17 @@ class StepMeter:
 
     Of two steps that overlap the later one begins, for the meter, when the earlier is over. A step's time is
     all that passes between its planning and its results, since that is what those wait who are in it. What
-    is `recalled` of a run before is believed until the steps of this one say otherwise. Where steps overlap,
-    those with guesses do not: nothing is learned from them about the others.
+    is `recalled` of a run before is believed until the steps of this one say otherwise. Nothing is
+    learned from steps with guesses, whose rows take longer than those of prompts.
     """
 
-    def __init__(self, recalled: LearnedStepCost | None = None, learns_from_guesses: bool = True) -> None:
+    def __init__(self, recalled: LearnedStepCost | None = None) -> None:
         self.busy_ns = 0
         self.last_ns = 0  # of the last step
         self.learned = recalled
         self._learner = StepLearner(recalled)
         self._is_recalled = recalled is not None
         self._is_tried_alone = False
-        self._learns_from_guesses = learns_from_guesses
         self._steps = 0
         self.over_ns = 0  # when the last step was
         self._learned_ns = 0
@@ -66,7 +65,7 @@ class StepMeter:
         self.busy_ns += took_ns
         self.over_ns = now_ns
         self._steps += 1
-        tells = plan.chunks and (self._learns_from_guesses or not plan.drafts)
+        tells = plan.chunks and not plan.drafts
         if tells and self._steps > _FIRST_STEPS and now_ns - self._learned_ns >= self._pause_ns(plan):
             self._learned_ns = now_ns
             if not self._is_tried_alone:
