@@ -93,7 +93,8 @@ class RememberedTexts:
 
     def _continued(self, whose: str, text: str, add_special_tokens: bool) -> _Text | None:
         """From the last place that an earlier text shares with this one."""
-        earlier, before = None, ()
+        earlier: _Text | None = None
+        before: tuple[_Place, ...] = ()
         for (owner, flag, _), other in self._texts.items():
             if owner == whose and flag is add_special_tokens:
                 shared = _shared(other.text, text)
@@ -114,7 +115,7 @@ class RememberedTexts:
 
     def _places(self, text: str, ids: array[int], first: int) -> tuple[_Place, ...]:
         """From the character `first` on."""
-        found = []
+        found: list[_Place] = []
         for distance in _DISTANCES:
             begin = _word_end(text, max(first, len(text) - distance))
             end = None if begin is None else _word_end(text, begin + _CHECKED_CHARACTERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 
 import pytest
 import tokenizers
@@ -44,7 +45,7 @@ class Noting(RememberedTexts):
 
     characters = 0
 
-    def _encode(self, text: str, add_special_tokens: bool = False) -> remembered_texts.array[int]:
+    def _encode(self, text: str, add_special_tokens: bool = False) -> array[int]:
         self.characters += len(text)
         return super()._encode(text, add_special_tokens)
 

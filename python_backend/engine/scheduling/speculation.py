@@ -21,9 +21,7 @@ _ALONE = 2
 # Where steps overlap otherwise: what one that does not takes more, at first sight, and the least size of one.
 _FIRST_SHARE = 0.4
 _LEAST_SIZE = 16
-_LEARNS = 0.1
-# What a guess takes beside a row of a prompt, at first sight and at most.
-_FIRST_TIMES, _LEAST_TIMES, _MOST_TIMES = 1.4, 0.5, 3.0
+_LEARNS, _MOST_TIMES = 0.1, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +48,42 @@ class Step:
 class GuessCosts(Protocol):
     """What guesses add to a step, learned from those that had some."""
 
-    def extra_ms(self, rows: int, takes_ms: float, row_ms: float, guesses: int) -> float:
-        """Beside so many rows, which take so long, where a row of a prompt takes `row_ms`."""
+    def extra_ms(self, rows: int, takes_ms: float, guesses: int) -> float:
+        """Beside so many rows, which take so long."""
 
-    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
+    def observe(self, rows: int, guesses: int, more_ms: float) -> None:
         """They added that much."""
 
 
 class RowCosts:
     """On a CPU a few rows are computed together; one that is left over takes about twice as long.
 
-    A guess is more than a row of a prompt: all words of the vocabulary are scored for it.
+    Until that was seen, a guess is taken to cost as much as the rows that are there anyway. It is more than a
+    row of a prompt: all words of the vocabulary are scored for it.
     """
 
     def __init__(self) -> None:
-        self._times = _FIRST_TIMES
+        self._row_ms: float | None = None
 
-    def extra_ms(self, rows: int, takes_ms: float, row_ms: float, guesses: int) -> float:
-        return self._times * row_ms * _weight(rows, guesses)
+    def extra_ms(self, rows: int, takes_ms: float, guesses: int) -> float:
+        each_ms = takes_ms / _weight(rows) if self._row_ms is None else self._row_ms
+        return each_ms * (_weight(rows + guesses) - _weight(rows))
 
-    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
-        if weight := _weight(rows, guesses):
-            times = min(max(more_ms / (row_ms * weight), _LEAST_TIMES), _MOST_TIMES)
-            self._times += _LEARNS * (times - self._times)
+    def observe(self, rows: int, guesses: int, more_ms: float) -> None:
+        if (weight := _weight(rows + guesses) - _weight(rows)) > 0:
+            self._row_ms = _learned(self._row_ms, more_ms / weight)
 
 
-def _weight(rows: int, guesses: int) -> int:
-    def of(count: int) -> int:
-        return count // _TOGETHER * _TOGETHER + count % _TOGETHER * _ALONE
+def _weight(rows: int) -> int:
+    return rows // _TOGETHER * _TOGETHER + rows % _TOGETHER * _ALONE
 
-    return of(rows + guesses) - of(rows)
+
+def _learned(known_ms: float | None, seen_ms: float) -> float:
+    """Whatever else happened in a step, it is not taken for more than a few times of what is known."""
+    seen_ms = max(0.0, seen_ms)
+    if known_ms is None:
+        return seen_ms
+    return known_ms + _LEARNS * (min(seen_ms, _MOST_TIMES * known_ms + 0.1) - known_ms)
 
 
 class ApartCosts:
@@ -88,17 +92,13 @@ class ApartCosts:
     def __init__(self) -> None:
         self._more_ms: dict[int, float] = {}
 
-    def extra_ms(self, rows: int, takes_ms: float, row_ms: float, guesses: int) -> float:
+    def extra_ms(self, rows: int, takes_ms: float, guesses: int) -> float:
         size = _size(rows + guesses)
-        return self._more_ms.get(size, _FIRST_SHARE * takes_ms + row_ms * size)
+        return self._more_ms.get(size, _FIRST_SHARE * takes_ms)
 
-    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
-        size, more_ms = _size(rows + guesses), max(0.0, more_ms)
-        known = self._more_ms.get(size)
-        if known is None:
-            self._more_ms[size] = more_ms
-        else:
-            self._more_ms[size] = known + _LEARNS * (min(more_ms, _MOST_TIMES * known + 0.1) - known)
+    def observe(self, rows: int, guesses: int, more_ms: float) -> None:
+        size = _size(rows + guesses)
+        self._more_ms[size] = _learned(self._more_ms.get(size), more_ms)
 
 
 def _size(rows: int) -> int:

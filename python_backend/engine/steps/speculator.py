@@ -61,7 +61,7 @@ class Speculator:
         self._pool = pool
         self._most_choices = most_choices
         self._costs: GuessCosts = RowCosts() if most_choices is None else ApartCosts()
-        self._planned_ms = self._row_ms = 0.0  # of the latest step, without guesses
+        self._planned_ms = 0.0  # of the latest step, without guesses
         self._records: dict[Sequence, _Record] = {}
         self._earlier = EarlierAnswers()
         self._chances = [chance for _, chance in _CLASSES]
@@ -76,7 +76,7 @@ class Speculator:
         found = [self._guess(chunk.sequence) for chunk in chunks]
         guesses = [Guess(len(tokens), chance) for tokens, chance in found]
         step = self._step(plan, learned)
-        self._planned_ms, self._row_ms = step.takes_ms, _row_ms(learned)
+        self._planned_ms = step.takes_ms
         most_rows = self._most_rows(plan, max_step_tokens)
         chosen = worthwhile(guesses, step, most_rows)
         for chunk, (tokens, _), count in zip(chunks, found, chosen, strict=True):
@@ -103,7 +103,7 @@ class Speculator:
         """The step is over, so long after the one before it."""
         if plan.drafts:
             rows, more_ms = plan.tokens - plan.drafts, took_ms - self._planned_ms
-            self._costs.observe(rows, plan.drafts, self._row_ms, more_ms)
+            self._costs.observe(rows, plan.drafts, more_ms)
 
     def _guessable(self, plan: StepPlan, learned: LearnedStepCost | None) -> list[Chunk]:
         if learned is None or learned.is_frozen:
@@ -119,7 +119,7 @@ class Speculator:
     def _step(self, plan: StepPlan, learned: LearnedStepCost | None) -> Step:
         assert learned is not None
         takes_ms = learned.cost.step_ms(plan.shape)
-        extra_ms = partial(self._costs.extra_ms, plan.tokens, takes_ms, _row_ms(learned))
+        extra_ms = partial(self._costs.extra_ms, plan.tokens, takes_ms)
         return Step(len(plan.chunks), takes_ms, extra_ms)
 
     def _most_rows(self, plan: StepPlan, max_step_tokens: int) -> int:
@@ -167,11 +167,6 @@ class Speculator:
         if count > 0 and not self._pool.grow(sequence.table, len(sequence.tokens) + count):
             count = sequence.table.room * self._pool.tokens_per_block - len(sequence.tokens)
         return max(count, 0)
-
-
-def _row_ms(learned: LearnedStepCost | None) -> float:
-    assert learned is not None
-    return max(learned.cost.prefill_token_ms, 1e-6)
 
 
 def _may_guess(chunk: Chunk) -> bool:
