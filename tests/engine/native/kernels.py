@@ -10,10 +10,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from python_backend.engine.native import attention
+from python_backend.engine.native.amx import NEVER, begin_tiles, end_tiles, spread
 from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
 from python_backend.engine.native.combining import LANES, store_half
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
-from python_backend.engine.native.products import product
+from python_backend.engine.native.products import buffer_floats, product
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import FIRST_FREE, meet, take_number
 from python_backend.engine.native.vectors import Vectors
@@ -49,9 +50,26 @@ def round_rows(inputs: Any) -> None:
 
 @compiled
 def _multiply(
-    kind: Any, matrix: Any, rows: Any, inputs: Any, adds: Any, out: Any, tile: Any, counters: Any
+    kind: Any,
+    matrix: Any,
+    rows: Any,
+    wide_from: Any,
+    inputs: Any,
+    adds: Any,
+    out: Any,
+    tile: Any,
+    counters: Any,
 ) -> None:
-    product(kind, matrix, rows, inputs, adds, out, tile, counters, 1, 1)
+    if rows >= wide_from:
+        begin_tiles()
+    product(kind, matrix, rows, wide_from, inputs, adds, out, tile, counters, 1, 1)
+    if rows >= wide_from:
+        end_tiles()
+
+
+@compiled
+def spread_nibbles(nibbles: Any, groups: Any, out: Any) -> None:
+    spread(nibbles.ctypes.data, groups, out.ctypes.data)
 
 
 def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, Floats, Floats], None]:
@@ -131,11 +149,17 @@ def rounded(rows: Floats) -> Inputs:
 
 
 def multiply(
-    packed: Packed, kind: Format, rows: Floats, out: Floats, bias: Floats | None = None, adds: bool = False
+    packed: Packed,
+    kind: Format,
+    rows: Floats,
+    out: Floats,
+    bias: Floats | None = None,
+    adds: bool = False,
+    wide_from: int = int(NEVER),
 ) -> Floats:
     matrix = Matrix(packed.weights, packed.scales, np.zeros(0, np.float32) if bias is None else bias)
-    tile, counters = np.zeros(64, np.float32), np.zeros(2, np.int64)
-    _multiply(int(kind), matrix, len(rows), rounded(rows), adds, out, tile, counters)
+    tile, counters = np.zeros(buffer_floats(rows.shape[1]), np.float32), np.zeros(2, np.int64)
+    _multiply(int(kind), matrix, len(rows), wide_from, rounded(rows), adds, out, tile, counters)
     return out
 
 
