@@ -22,7 +22,11 @@ from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
 Function = TypeVar("Function", bound=Callable[..., None])
-_store_half: Any = store_half  # mypy takes it for a function of one more
+# mypy takes them for functions of one argument more.
+_store_half: Any = store_half
+_begin_tiles: Any = begin_tiles
+_end_tiles: Any = end_tiles
+_spread: Any = spread
 _score_floats, _score_halfs = attention._score_floats, attention._score_halfs
 _weigh_floats, _weigh_halfs = attention._weigh_floats, attention._weigh_halfs
 
@@ -61,15 +65,15 @@ def _multiply(
     counters: Any,
 ) -> None:
     if rows >= wide_from:
-        begin_tiles()
+        _begin_tiles()
     product(kind, matrix, rows, wide_from, inputs, adds, out, tile, counters, 1, 1)
     if rows >= wide_from:
-        end_tiles()
+        _end_tiles()
 
 
 @compiled
 def spread_nibbles(nibbles: Any, groups: Any, out: Any) -> None:
-    spread(nibbles.ctypes.data, groups, out.ctypes.data)
+    _spread(nibbles.ctypes.data, groups, out.ctypes.data)
 
 
 def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, Floats, Floats], None]:
