@@ -33,6 +33,7 @@ class NoModel:
     """Answers at once, always the same."""
 
     depth = 1
+    most_choices = None
 
     def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Finished:
         return Finished([ChunkResult(token_id=7) for _ in chunks])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from python_backend.engine.cuda.kernels.prefill_attention import (
     prefill_tiles,
 )
 
+KV_DTYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 SCALE = 1 / math.sqrt(HEAD_DIM)
 DEVICE = "cuda"
@@ -43,10 +44,12 @@ DECODE_CONFIGURATIONS = (
     (64, DecodeTiling(64, 4, 2)),
     (64, DecodeTiling(64, 4, 3)),
     (64, DecodeTiling(64, 4, 4)),
+    (64, DecodeTiling(64, 4, 5)),
     (64, DecodeTiling(64, 8, 3)),
     (64, DecodeTiling(32, 2, 4)),
     (64, DecodeTiling(32, 4, 4)),
     (128, DecodeTiling(128, 4, 2)),
+    (128, DecodeTiling(128, 4, 3)),
     (128, DecodeTiling(128, 8, 3)),
     (32, DecodeTiling(64, 4, 3)),
     (16, DecodeTiling(64, 4, 3)),
@@ -75,9 +78,9 @@ class Pool:
     values: torch.Tensor
 
     @classmethod
-    def random(cls) -> Pool:
+    def random(cls, dtype: torch.dtype) -> Pool:
         shape = (CACHED_TOKENS // 128 * 128 * KV_HEADS, HEAD_DIM)
-        return cls(*(torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)))
+        return cls(*(torch.randn(shape, device=DEVICE, dtype=torch.bfloat16).to(dtype) for _ in range(2)))
 
     def blocks(self, tokens_per_block: int) -> tuple[torch.Tensor, torch.Tensor]:
         shape = (-1, KV_HEADS, tokens_per_block, HEAD_DIM)
@@ -91,8 +94,9 @@ class Pool:
 
 
 def dense(cache: torch.Tensor, table: torch.Tensor, tokens: int) -> torch.Tensor:
-    """(rows, kv_heads, tokens, head_dim) of the sequences in a table."""
-    return cache[table.long()].permute(0, 2, 1, 3, 4).flatten(2, 3)[:, :, :tokens]
+    """(rows, kv_heads, tokens, head_dim) of the sequences in a table, in bf16."""
+    blocks = cache.view(torch.uint8)[table.long()].view(cache.dtype).to(torch.bfloat16)
+    return blocks.permute(0, 2, 1, 3, 4).flatten(2, 3)[:, :, :tokens]
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
@@ -165,7 +169,7 @@ def measure_decode(
     )
     error = relative_error(out[:checked], expected.reshape(checked, -1))
     seconds = graph_s(attend_all) / layers
-    gb_per_s = rows * context * KV_HEADS * HEAD_DIM * 4 / seconds / 1e9
+    gb_per_s = rows * context * KV_HEADS * HEAD_DIM * 2 * keys.itemsize / seconds / 1e9
     share = gb_per_s / BANDWIDTH_TB_PER_S / 1000
     return f"{seconds * 1e6:8.1f} us {gb_per_s:6.0f} GB/s {share:5.1%}  error {error:.1e}"
 
@@ -262,9 +266,13 @@ def prefill(pool: Pool) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=("decode", "prefill"))
+    parser.add_argument("--kv", default="bf16", choices=KV_DTYPES, help="keys and values")
+    arguments = parser.parse_args()
     torch.manual_seed(0)
-    pool = Pool.random()
-    for part in sys.argv[1:] or ("decode", "prefill"):
+    pool = Pool.random(KV_DTYPES[arguments.kv])
+    for part in arguments.parts:
         begin = time.perf_counter()
         {"decode": decode, "prefill": prefill}[part](pool)
         print(f"[{part} {time.perf_counter() - begin:.0f} s]", flush=True)

@@ -16,7 +16,7 @@ from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
-from python_backend.wire.parameters import device_defaults
+from python_backend.wire.parameters import KV_PRECISIONS, device_defaults
 
 DEFAULTS = device_defaults("cuda")
 
@@ -83,6 +83,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-tokens", type=int, default=DEFAULTS.max_step_tokens, help="budget of a step")
     parser.add_argument("--block", type=int, default=DEFAULTS.tokens_per_block, help="tokens of a block")
     parser.add_argument("--precision", default="bf16", choices=("bf16", "fp8"))
+    parser.add_argument("--kv", default="auto", choices=KV_PRECISIONS["cuda"], help="keys and values")
     parser.add_argument("--no-graphs", action="store_true")
 
 
@@ -98,6 +99,7 @@ def build(arguments: argparse.Namespace, directory: Path, sequence_tokens: int =
             str(write_checkpoint(directory)),
             device="cuda",
             precision=arguments.precision,
+            kv_precision=arguments.kv,
             random_weights=True,
             max_batch_size=DEFAULTS.max_batch_size,
             max_step_tokens=arguments.step_tokens,

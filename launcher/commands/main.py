@@ -130,6 +130,13 @@ def perplexity(
             "a GPU. [default: all that the device has]"
         ),
     ] = None,
+    kv_precision: Annotated[
+        str | None,
+        typer.Option(
+            help="On a GPU, fp8: measure each precision once more with keys and values in it. [default: "
+            "inflight_kv_precision of `[engine]`]"
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Where models and packed weights are kept. [default: ~/.local/share/inflight]"),
@@ -144,7 +151,8 @@ def perplexity(
     """
     from launcher.commands.perplexity import run_perplexity
 
-    raise typer.Exit(run_perplexity({"model": model, "data_dir": data_dir}, config, text, precision))
+    flags = {"model": model, "data_dir": data_dir}
+    raise typer.Exit(run_perplexity(flags, config, text, precision, kv_precision=kv_precision))
 
 
 app.command()(chat)

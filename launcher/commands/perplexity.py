@@ -13,7 +13,7 @@ from launcher.packaging.engine_task import PERPLEXITY, run_engine_task
 from launcher.packaging.models.checkpoint import resolve_checkpoint
 from launcher.packaging.remote.copies import local_path
 from launcher.paths import PROJECT_ROOT
-from launcher.settings import Settings, load_settings, packed_cache_dir, refusal
+from launcher.settings import Settings, engine_settings, load_settings, packed_cache_dir, refusal
 from launcher.stack.stop_signals import StopSignals
 from launcher.stack.up import exit_status
 from python_backend.wire.parameters import DEVICES, PRECISIONS, parse_engine_parameters
@@ -30,6 +30,7 @@ def run_perplexity(
     text: Path | None,
     precisions: str | None,
     console: StackConsole | None = None,
+    kv_precision: str | None = None,
 ) -> int:
     console = console or StackConsole()
     signals = StopSignals()
@@ -37,7 +38,7 @@ def run_perplexity(
     def work() -> int:
         try:
             with signals.handled(), signals.interrupting():
-                rows = measure(load_settings(config, flags), text, precisions, console)
+                rows = measure(load_settings(config, flags), text, precisions, console, kv_precision)
         except KeyboardInterrupt:
             return 128 + signals.received[0]
         report(rows, console)
@@ -58,10 +59,17 @@ def parse_precisions(text: str, device: str) -> list[str]:
 
 
 def measure(
-    settings: Settings, text: Path | None, precisions: str | None, console: StackConsole
+    settings: Settings,
+    text: Path | None,
+    precisions: str | None,
+    console: StackConsole,
+    kv_precision: str | None = None,
 ) -> list[dict[str, Any]]:
     stack = settings.stack
-    engine = parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **settings.engine})
+    asked = settings.engine
+    if kv_precision is not None:
+        asked = engine_settings({**asked, "inflight_kv_precision": kv_precision})
+    engine = parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **asked})
     wanted = None if precisions is None else parse_precisions(precisions, engine.inflight_device)
     bundled = bundled_with(PROJECT_ROOT)
     model = local_path(stack.model, stack.data_dir, console)
@@ -73,6 +81,7 @@ def measure(
         "inflight_device": engine.inflight_device,
         "gpu_device_ids": engine.gpu,
         "precisions": wanted,
+        "inflight_kv_precision": engine.inflight_kv_precision,
         "text": None if text is None else str(text.resolve()),
     }
     return run_engine_task(PERPLEXITY, told, console, "The perplexity could not be measured")

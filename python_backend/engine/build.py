@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,19 +54,28 @@ def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progre
     limits = EngineLimits(weights.shape.vocabulary, max_sequence_tokens)
     compiler, costs = _guide_compiler(config, weights.shape), _cost_memory(config)
     shelf = adapter_shelf(config, weights.shape, adapters)
-    if config.device == "cuda":
-        from python_backend.engine.cuda.memory import held_bytes
-
-        engine = Engine(
-            config, limits, pool, executor, compiler, held_bytes=held_bytes, memory=costs, shelf=shelf
-        )
-    else:
-        engine = Engine(
-            config, limits, pool, executor, compiler, memory=costs, shelf=shelf, speculates=config.speculates
-        )
+    engine = Engine(
+        config,
+        limits,
+        pool,
+        executor,
+        compiler,
+        held_bytes=_held_bytes(config.device),
+        memory=costs,
+        shelf=shelf,
+        speculates=config.speculates,
+    )
     if costs is not None:
         engine.try_alone()
     return engine
+
+
+def _held_bytes(device: str) -> Callable[[], tuple[int, int]]:
+    if device != "cuda":
+        return lambda: (0, 0)
+    from python_backend.engine.cuda.memory import held_bytes
+
+    return held_bytes
 
 
 def adapter_shelf(
@@ -80,7 +90,9 @@ def _cost_memory(config: EngineConfig) -> CostMemory | None:
     if config.machine is None:
         return None
     settings = (config.device, config.machine, config.precision, config.threads or available_cores())
-    return CostMemory(_packed_cache(config) / "step-costs", files_of(Path(config.checkpoint_dir)), *settings)
+    kept = () if config.kv_precision == "auto" else (config.kv_precision,)
+    files = files_of(Path(config.checkpoint_dir))
+    return CostMemory(_packed_cache(config) / "step-costs", files, *settings, *kept)
 
 
 def _packed_cache(config: EngineConfig) -> Path:

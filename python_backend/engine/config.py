@@ -21,6 +21,7 @@ class EngineConfig:
     threads: int | None = None
     enable_kv_cache_reuse: bool = True
     precision: str = "int8"
+    kv_precision: str = "auto"  # of keys and values on a GPU: as the model computes, or fp8
     packed_cache_dir: str | None = None
     tokenizer_dir: str | None = None
     guide_compile_limit_s: float = 2.0

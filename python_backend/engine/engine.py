@@ -73,8 +73,7 @@ class Engine:
         self._in_flight = StepsInFlight(executor, pool.tokens_per_block, self._commit)
         self._preparations = Preparations(compiler, shelf)
         self._shelf = shelf
-        # Guesses are made from tokens that are known, so steps must not overlap.
-        self._speculator = Speculator(pool) if speculates and executor.depth == 1 else None
+        self._speculator = Speculator(pool, executor.most_choices) if speculates else None
         self._now_ns = now_ns
         self._held_bytes = held_bytes
         self._scheduler = Scheduler(
@@ -180,6 +179,8 @@ class Engine:
             return self._answers.told()
         running, waiting = self._scheduler.running, self._scheduler.waiting
         await_guides(running, waiting, self._now_ns, self._meter.last_ns)
+        if self._awaits_tokens:
+            self._in_flight.collect(leave=0)
         plan = self._schedule()
         self.pool.flush()
         self._in_flight.launch(plan)
@@ -302,6 +303,14 @@ class Engine:
                 sequence.guide = guide if sequence is sequences[0] else guide.fork()
             self._scheduler.add(sequence)
 
+    @property
+    def _awaits_tokens(self) -> bool:
+        """Whether the next step is planned when those in flight are over: guesses go behind known tokens."""
+        if self._speculator is None or not self._in_flight:
+            return False
+        most, learned = self._scheduler.max_step_tokens, self._meter.learned
+        return self._in_flight.has_guesses or self._speculator.promises(self._latest_plan, learned, most)
+
     def _schedule(self) -> StepPlan:
         now_ns = self._now_ns()
         self.pool.advance_to(now_ns)
@@ -336,8 +345,10 @@ class Engine:
 
         Nobody asks any more for what was found for a sequence that ended while the step ran.
         """
-        now_ns = self._now_ns()
+        now_ns, before_ns = self._now_ns(), self._meter.over_ns
         began_ns = self._meter.over(plan, now_ns)
+        if self._speculator is not None:
+            self._speculator.took(plan, (now_ns - before_ns) / 1e6)
         self._control.observe(plan, (now_ns - began_ns) / 1e6)
         ended = []
         for chunk, result in zip(plan.chunks, results, strict=True):

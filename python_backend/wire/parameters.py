@@ -28,6 +28,8 @@ WEIGHTS = ("checkpoint", "random")
 KV_CONNECTORS = ("auto", "nixl", "files")
 # How weights can be kept, by the device that computes.
 PRECISIONS = {"cpu": ("fp32", "int8", "int4"), "cuda": ("fp32", "bf16", "fp8")}
+# How keys and values can be kept; `auto` is as exact as the device computes.
+KV_PRECISIONS = {"cpu": ("auto",), "cuda": ("auto", "fp8")}
 DEVICES = tuple(PRECISIONS)
 # What the steps of the paced runtime take: invented, of the order of a GPU's.
 PACED_COST = StepCost(base_ms=12, prefill_token_ms=0.12, decode_sequence_ms=0.25, kv_kilotoken_ms=0)
@@ -76,6 +78,7 @@ class EngineParameters:
     inflight_check_blocks: bool = False
     tokenizer_dir: str = ""
     inflight_precision: str = "auto"
+    inflight_kv_precision: str = "auto"
     inflight_packed_cache_dir: str | None = None
     inflight_tenant_cache_isolation: bool = True
     inflight_guide_compile_limit_s: float = 2.0
@@ -131,6 +134,9 @@ class EngineParameters:
         if precision not in PRECISIONS[device]:
             allowed = ", ".join(("auto", *PRECISIONS[device]))
             raise refusal("inflight_precision", precision, f"{allowed} ({self._why(device)})")
+        if self.inflight_kv_precision not in KV_PRECISIONS[device]:
+            allowed = f"{', '.join(KV_PRECISIONS[device])} ({self._why(device)})"
+            raise refusal("inflight_kv_precision", self.inflight_kv_precision, allowed)
         max_step_tokens = self.inflight_max_step_tokens or default.max_step_tokens
         chosen = DeviceSettings(
             precision,
@@ -328,6 +334,7 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "inflight_check_blocks": parse_boolean,
     "tokenizer_dir": _text,
     "inflight_precision": _one_of("auto", *dict.fromkeys(sum(PRECISIONS.values(), ()))),
+    "inflight_kv_precision": _one_of(*KV_PRECISIONS["cuda"]),
     "inflight_packed_cache_dir": _text,
     "inflight_tenant_cache_isolation": parse_boolean,
     "inflight_guide_compile_limit_s": _positive(float),

@@ -178,11 +178,11 @@ def generation_requests(draw: st.DrawFn, max_prompt: int, max_sequences: int) ->
     )
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("depth", "has_guesses"), [(1, True), (2, False), (2, True)])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
-    depth: int, data: st.DataObject
+    depth: int, has_guesses: bool, data: st.DataObject
 ) -> None:
     tokens_per_block = data.draw(st.integers(1, 5))
     max_batch_size = data.draw(st.integers(1, 6))
@@ -203,6 +203,7 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
         now_ns=FakeClock(look_ns=5_000_000),  # so slow that every step tells what it costs
         host_blocks=data.draw(st.integers(0, 10)),
         window=window,
+        guesses=random.Random(data.draw(st.integers(0, 99))) if has_guesses else None,
     )
     watcher = Watcher(engine, executor, compiler)
     requests = generation_requests(min(engine.limits.max_sequence_tokens - 1, 20), max_batch_size)
@@ -226,11 +227,24 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
 @pytest.mark.parametrize("static_batching", [False, True])
 @pytest.mark.parametrize("guaranteed_no_evict", [False, True])
 @pytest.mark.parametrize(
-    ("depth", "window"),
-    [(1, None), (2, None), (2, Window(14)), (1, Window(9, 1, False)), (2, Window(9, 2, False))],
+    ("depth", "window", "has_guesses"),
+    [
+        (1, None, False),
+        (2, None, False),
+        (2, Window(14), False),
+        (1, Window(9, 1, False), False),
+        (2, Window(9, 2, False), False),
+        (2, None, True),
+        (2, Window(9, 2, False), True),
+    ],
 )
 def test_the_engines_promises_hold_over_thousands_of_steps(
-    static_batching: bool, guaranteed_no_evict: bool, depth: int, window: Window | None, full: bool
+    static_batching: bool,
+    guaranteed_no_evict: bool,
+    depth: int,
+    window: Window | None,
+    has_guesses: bool,
+    full: bool,
 ) -> None:
     busy_steps = 1600 if full else 200  # then come those that are still to be answered, thousands of them
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
@@ -247,6 +261,7 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
         now_ns=FakeClock(look_ns=5_000_000),  # so slow that every step tells what it costs
         host_blocks=30,
         window=window,
+        guesses=random.Random(1) if has_guesses else None,
     )
     watcher = Watcher(engine, executor)
     while len(executor.steps) < busy_steps:
@@ -273,5 +288,6 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
     assert engine.gauges().reused_blocks > busy_steps / (4 if window else 2)
     assert engine.gauges().recalled_blocks > 10
     assert engine.gauges().learned is not None
+    assert (engine.gauges().accepted_drafts > busy_steps / 8) == has_guesses
     assert engine.gauges().preemptions > 0 or static_batching or window
     assert engine.gauges().pauses > 0 or static_batching

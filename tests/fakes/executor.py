@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Row
 from dataclasses import replace
+from functools import partial
 
 from python_backend.engine.config import EngineConfig, EngineLimits
 from python_backend.engine.engine import Engine
@@ -16,9 +18,10 @@ from python_backend.engine.kv.blocks import BlockPool
 from python_backend.engine.kv.host_blocks import BlockMove, HostBlocks
 from python_backend.engine.kv.table import BlockCopy
 from python_backend.engine.kv.window_claims import Window
-from python_backend.engine.scheduling.plan import Chunk
+from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.ports import ChunkResult
+from python_backend.engine.steps.speculator import Speculator
 from python_backend.wire.errors import InflightError
 from tests.fakes.guides import FakeGuide
 
@@ -70,6 +73,7 @@ class FakeExecutor:
         self._broken_token = broken_token
         self._deadly_token = deadly_token
         self.depth = depth
+        self.most_choices: int | None = None
         self.most_tokens: int | None = None
         self.refusals: dict[int, InflightError] = {}
         self.fail_next = False
@@ -112,7 +116,8 @@ class FakeExecutor:
 
     def _awaits_history(self, chunk: Chunk) -> bool:
         sequence = chunk.sequence
-        return chunk.yields_token and sequence.needs_history and len(sequence.tokens) < chunk.end
+        known = chunk.end - len(chunk.drafts)
+        return chunk.yields_token and sequence.needs_history and len(sequence.tokens) < known
 
     def move(self, saves: Row[BlockMove], loads: Row[BlockMove]) -> None:
         size = self._tokens_per_block
@@ -173,13 +178,14 @@ class FakeExecutor:
         return chunk.sequence.tokens[:first] + [-1 if token_id is None else token_id for token_id in seen]
 
     def choose(self, chunk: Chunk, context: list[int]) -> int | None:
-        sequence = chunk.sequence
+        sequence, known = chunk.sequence, chunk.end - len(chunk.drafts)
         if not chunk.yields_token or sequence.finish_reason is not None:
             return None
         if self._broken_token in sequence.request.prompt_ids:
             return None
         if sequence.needs_history:
-            assert len(sequence.tokens) == chunk.end, "a token is chosen without those before it"
+            assert len(sequence.tokens) == known, "a token is chosen without those before it"
+        context = context[:known]
         if isinstance(sequence.guide, FakeGuide):
             return sequence.guide.next_token()
         return next_token(context, sequence.request.sampling.seed, sequence.index)
@@ -225,7 +231,8 @@ class FakeLaunched:
         executor.choices += 1
         for chunk, token_id in zip(self._chunks, self._token_ids, strict=True):
             if chunk.sequence in executor.last_tokens:
-                executor.last_tokens[chunk.sequence] = token_id
+                # Of several tokens the host says which is the last.
+                executor.last_tokens[chunk.sequence] = None if chunk.drafts else token_id
 
     def results(self) -> list[ChunkResult]:
         assert self._token_ids is not None, "nobody had the tokens chosen"
@@ -239,8 +246,13 @@ class FakeLaunched:
     def _result(self, chunk: Chunk, context: list[int], token_id: int | None) -> ChunkResult:
         sequence, request = chunk.sequence, chunk.sequence.request
         if sequence.finish_reason is None:
-            assert context[: chunk.end] == sequence.tokens[: chunk.end], "the cache holds other tokens"
+            known = chunk.end - len(chunk.drafts)
+            assert context[:known] == sequence.tokens[:known], "the cache holds other tokens"
         result = ChunkResult(token_id, error=self._executor.refusals.get(sequence.key))
+        result.behind_drafts = [
+            partial(self._behind, sequence, context[: chunk.end - left])
+            for left in reversed(range(len(chunk.drafts)))
+        ]
         if chunk.yields_token:
             result.ends_guide = isinstance(sequence.guide, FakeGuide) and sequence.guide.next_token() is None
         if request.returns_context_logits:
@@ -256,6 +268,30 @@ class FakeLaunched:
         if token_id is not None and request.returns_generation_logits:
             result.generation_logits = logits_row(context)
         return result
+
+    def _behind(self, sequence: Sequence, context: list[int]) -> ChunkResult:
+        assert context == sequence.tokens, "a token behind a wrong draft is asked for"
+        return ChunkResult(next_token(context, sequence.request.sampling.seed, sequence.index))
+
+
+class FakeSpeculator(Speculator):
+    """Knows what comes, and is wrong now and then."""
+
+    def __init__(self, pool: BlockPool, most_choices: int | None, dice: random.Random) -> None:
+        super().__init__(pool, most_choices)
+        self._dice = dice
+        for rows in (16, 32):
+            self._costs.observe(rows, 0, 0.0, 0.0)
+
+    def took(self, plan: StepPlan, took_ms: float) -> None:
+        """Guesses cost nothing, whatever the clock says."""
+
+    def _guess(self, sequence: Sequence) -> tuple[list[int], float]:
+        super()._guess(sequence)
+        coming = continuation(
+            sequence.tokens, self._dice.randrange(6), sequence.request.sampling.seed, sequence.index
+        )
+        return [each if self._dice.random() < 0.8 else 0 for each in coming], 0.9
 
 
 class FakeClock:
@@ -286,7 +322,9 @@ def fake_engine(
     now_ns: Callable[[], int] | None = None,
     host_blocks: int = 0,
     window: Window | None = None,
+    guesses: random.Random | None = None,
 ) -> tuple[Engine, FakeExecutor]:
+    """With `guesses` many are made, and some of them are right."""
     host = HostBlocks(host_blocks, lambda *moves: executor.move(*moves)) if host_blocks else None
     if window is not None:
         window = replace(window, step_tokens=depth * max_step_tokens)
@@ -303,4 +341,10 @@ def fake_engine(
     )
     executor = FakeExecutor(pool, broken_token, deadly_token, depth)
     limits = EngineLimits(VOCABULARY, max_sequence_tokens or min(pool.capacity_tokens, 1024))
-    return Engine(config, limits, pool, executor, compiler, now_ns or FakeClock()), executor
+    engine = Engine(config, limits, pool, executor, compiler, now_ns or FakeClock())
+    if guesses is not None:
+        executor.most_choices = max_batch_size if depth > 1 else None
+        engine._speculator = engine._answers._speculator = FakeSpeculator(
+            pool, executor.most_choices, guesses
+        )
+    return engine, executor

@@ -23,6 +23,7 @@ class TimedExecutor:
 
     cost: StepCost
     depth: int = 1
+    most_choices: int | None = None
     now_s: float = 0.0
     free_s: float = 0.0
 

@@ -83,6 +83,7 @@ def test_v1_is_static_batching(value: str) -> None:
         ("enable_kv_cache_reuse", "maybe", "true or false"),
         ("guided_decoding_backend", "outlines", "xgrammar or llguidance"),
         ("inflight_precision", "fp16", "auto, fp32, int8, int4, bf16, fp8"),
+        ("inflight_kv_precision", "fp16", "auto, fp8"),
         ("inflight_device", "tpu", "auto, cpu, cuda"),
         ("inflight_weights", "none", "checkpoint, random"),
         ("kv_cache_free_gpu_mem_fraction", "0", "above 0, up to 1"),
@@ -160,6 +161,13 @@ def test_a_precision_is_accepted_or_refused_by_name_on_each_device(device: str, 
         assert failure.value.message == (
             f"parameter inflight_precision is {precision!r}; allowed: {allowed} ({why})"
         )
+
+
+def test_fp8_keys_and_values_are_kept_on_a_gpu_only() -> None:
+    assert parse(inflight_kv_precision="fp8").inflight_kv_precision == "fp8"
+    why = r"inflight_kv_precision is 'fp8'; allowed: auto \(inflight_device is cpu\)"
+    with pytest.raises(InflightError, match=why):
+        parse(inflight_kv_precision="fp8", inflight_device="cpu")
 
 
 def test_random_weights_are_made_on_a_gpu_only() -> None:

@@ -28,7 +28,9 @@ def needs_of(source: CheckpointSource, parameters: Mapping[str, str]) -> Needs:
     cache_bytes = _DEFAULT_CACHE_BYTES.get(device, 0)
     tokens = parameters.get("max_tokens_in_paged_kv_cache")
     if tokens and device in _BYTES_PER_CACHED:
-        cache_bytes = int(tokens) * _numbers_per_token(source) * _BYTES_PER_CACHED[device]
+        is_fp8 = parameters.get("inflight_kv_precision") == "fp8"
+        number_bytes = 1 if is_fp8 else _BYTES_PER_CACHED[device]
+        cache_bytes = int(tokens) * _numbers_per_token(source) * number_bytes
     if device != "cuda":
         return Needs(weights_bytes, cache_bytes)
     # No more than the files: GPUs keep quantised weights as they are. Each copy has weights and a cache.

@@ -14,6 +14,7 @@ from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.experts import rows_of_each_kind
 from python_backend.engine.cuda.fp8 import make_fp8
 from python_backend.engine.cuda.graphs import StepGraphs, mixed_sizes
+from python_backend.engine.cuda.head import ByteHead, Head
 from python_backend.engine.cuda.host_cache import host_blocks
 from python_backend.engine.cuda.kv_cache import KvCache, kv_bytes_per_block
 from python_backend.engine.cuda.linear import Linear
@@ -74,6 +75,11 @@ def gpu_layout(config: EngineConfig, shape: DecoderShape, max_sequence_tokens: i
     return kv_layout(windows, max_sequence_tokens, CudaExecutor.depth * config.max_step_tokens)
 
 
+def kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
+    """How keys and values of a model that computes in `dtype` are kept."""
+    return {"auto": dtype, "fp8": torch.float8_e4m3fn}[config.kv_precision]
+
+
 def assemble(
     config: EngineConfig,
     pool: BlockPool,
@@ -83,7 +89,8 @@ def assemble(
 ) -> tuple[CudaExecutor, StepGraphs]:
     shape, device, batch = decoder.shape, decoder.device, config.max_batch_size
     layout = layout or one_table(shape.layers)
-    cache = KvCache(shape, pool.total_blocks, config.tokens_per_block, decoder.dtype, device, layout)
+    kept_as = kv_dtype(config, decoder.dtype)
+    cache = KvCache(shape, pool.total_blocks, config.tokens_per_block, kept_as, device, layout)
     longest = min(max_sequence_tokens, pool.capacity_tokens)
     slots = Slots(batch, pool.blocks_for(longest), cache.scratch_block, device, layout.table_count)
     mixed = mixed_sizes(config.max_step_tokens) if config.cuda_graphs else []
@@ -112,7 +119,10 @@ class _Builder:
         self._progress = progress
         self._layout = gpu_layout(config, weights.shape, max_sequence_tokens)
         self._block_bytes = kv_bytes_per_block(
-            weights.shape, self._layout.block_layers, config.tokens_per_block, self._dtype
+            weights.shape,
+            self._layout.block_layers,
+            config.tokens_per_block,
+            kv_dtype(config, self._dtype),
         )
 
     @torch.inference_mode()
@@ -167,13 +177,14 @@ class _Builder:
         place: Place = (
             RandomPlace(self._dtype, self._device) if self._config.random_weights else self._place_array
         )
-        make = make_fp8 if self._config.precision == "fp8" else Linear
+        is_fp8 = self._config.precision == "fp8"
         return place_weights(
             self._weights,
             place,
-            make,
+            make_fp8 if is_fp8 else Linear,
             lambda done, total: self._progress("loading weights", done, total),
             self._device if keeps else None,
+            ByteHead if is_fp8 else Head,
         )
 
     def _place_array(self, array: Weights) -> torch.Tensor:

@@ -10,7 +10,6 @@ from python_backend.engine.adapters.adapter import Part
 from python_backend.engine.cuda.experts import run_experts
 from python_backend.engine.cuda.kernels.activation import activate_multiply
 from python_backend.engine.cuda.kernels.decode_attention import Workspace, decode_attention
-from python_backend.engine.cuda.kernels.matvec import matvec
 from python_backend.engine.cuda.kernels.normalization import add_rms_norm
 from python_backend.engine.cuda.kernels.prefill_attention import PrefillWorkspace, prefill_attention
 from python_backend.engine.cuda.kernels.rope import turn_and_store
@@ -217,22 +216,9 @@ class CudaDecoder:
 
     def write_logits(self, rows: torch.Tensor, logits: torch.Tensor) -> None:
         """The logits (fp32) of rows that `forward` gave."""
-        if len(rows) == 1 and rows.is_cuda:
-            matvec(rows[0], self._weights.head, logits[0])
-        else:
-            write_product(rows, self._weights.head, logits)
+        self._weights.head.write_logits(rows, logits)
         if (cap := self.shape.logits_softcap) is not None:
             logits.div_(cap).tanh_().mul_(cap)
-
-
-def write_product(rows: torch.Tensor, matrix: torch.Tensor, out: torch.Tensor) -> None:
-    """rows · matrixᵀ into fp32, without rounding what was summed up in fp32 anyway."""
-    if rows.dtype == torch.float32:
-        torch.mm(rows, matrix.t(), out=out)
-    elif rows.is_cuda:
-        torch.mm(rows, matrix.t(), out_dtype=torch.float32, out=out)
-    else:
-        out.copy_(rows @ matrix.t())
 
 
 def _angles(rope: Rope, positions: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

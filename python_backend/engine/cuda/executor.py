@@ -69,6 +69,10 @@ class CudaExecutor:
         self._tokens = Arrivals(device, rows, torch.int32)
         self._log_probs = Arrivals(device, rows, torch.float32)
 
+    @property
+    def most_choices(self) -> int:
+        return self._slots.dummy
+
     def warm_up(self) -> None:
         self._sampler.warm_up(self._staging)
 
@@ -148,13 +152,14 @@ class CudaExecutor:
         wanted = [wanted_rows(chunk) for chunk in chunks]
         found = self._forward(chunks, wanted)
         of_prompts: dict[int, PromptResults] = {}
-        last_rows, first = [], 0
+        last_rows: list[int] = []
+        first = 0
         for chunk, part in zip(chunks, wanted, strict=True):
             if count := prompt_rows(chunk):
                 of_prompts[id(chunk)] = self._of_prompt(chunk, found[first : first + count])
             first += len(part)
             if chunk.yields_token:
-                last_rows.append(first - 1)
+                last_rows.extend(range(first - 1 - len(chunk.drafts), first))
         if of_prompts:
             found = found.index_select(0, self._staging.upload(self._filled_up(last_rows)))
         return self._logits(found)[: len(last_rows)], of_prompts
@@ -198,10 +203,12 @@ class CudaExecutor:
         rows = []
         for chunk in chunks:
             if chunk.yields_token:
-                slot = self._slots.of(chunk.sequence)
-                slot.next_position = chunk.end
-                sampled = SampledRow(chunk.sequence, slot.number, chunk.end - chunk.sequence.prompt_tokens)
-                rows.append(YieldingRow(chunk, sampled))
+                sequence, slot = chunk.sequence, self._slots.of(chunk.sequence)
+                # Of several tokens the host says which is the last.
+                slot.next_position = -1 if chunk.drafts else chunk.end
+                for end in range(chunk.end - len(chunk.drafts), chunk.end + 1):
+                    sampled = SampledRow(sequence, slot.number, end - sequence.prompt_tokens)
+                    rows.append(YieldingRow(chunk, sampled))
         return rows
 
     def _choose(self, logits: torch.Tensor, yielding: Row[YieldingRow]) -> Choices:

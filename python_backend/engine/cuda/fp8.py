@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from python_backend.engine.cuda.kernels.quantization import FP8_MAX, SMALLEST_MAX, quantize_rows
+from python_backend.engine.cuda.kernels.skinny_product import skinny_product, suited_tiling
 from python_backend.engine.cuda.linear import Linear
 
 # What the GPU's fp8 products ask of both sides of a matrix.
@@ -14,8 +15,8 @@ _SIDE_MULTIPLE = 16
 class Fp8Linear(Linear):
     """Each row of the matrix is `weight` (fp8) times its entry of `scales` (fp32).
 
-    Several rows are quantised too, each by its own scale; a single one is not, because reading the weights is
-    then all that counts.
+    Many rows are quantised too, each by its own scale; few are not, because reading the weights is then all
+    that counts.
     """
 
     def __init__(self, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None) -> None:
@@ -24,13 +25,26 @@ class Fp8Linear(Linear):
         self._scales_of_columns = scales.view(1, -1)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._multiply(rows, may_cut=False)
+
+    def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Always y, in parts where rows are few: whoever adds it reads it anyway."""
+        return self._multiply(rows, may_cut=self.bias is None)
+
+    def _multiply(self, rows: torch.Tensor, may_cut: bool) -> torch.Tensor:
         if not rows.is_cuda:
             return self._multiply_dequantized(rows)
         if len(rows) == 1:
             out = rows.new_empty(1, len(self.weight))
             self.times_row(rows[0], out[0])
             return out
+        weight, scales, bias = self.weight, self.scales, self.bias
+        if (tiling := suited_tiling(rows, weight, may_cut)) is not None:
+            return skinny_product(rows, weight, tiling, scales=scales, bias=bias)
         quantized, row_scales = quantize_rows(rows)
+        if (tiling := suited_tiling(quantized, weight, may_cut)) is not None:
+            both = {"scales": scales, "row_scales": row_scales}
+            return skinny_product(quantized, weight, tiling, **both, bias=bias, dtype=rows.dtype)
         product = torch._scaled_mm(
             quantized,
             self._transposed,
@@ -40,10 +54,6 @@ class Fp8Linear(Linear):
             use_fast_accum=True,
         ).to(rows.dtype)
         return product if self.bias is None else product.add_(self.bias)
-
-    def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Always y: the GPU's fp8 products overwrite, and whoever adds y reads it anyway."""
-        return self(rows)
 
     def dequantized(self) -> torch.Tensor:
         return self.weight.float() * self.scales[:, None]

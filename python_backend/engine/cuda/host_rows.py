@@ -61,7 +61,7 @@ def host_rows(chunks: Row[Chunk], slots: Row[int]) -> HostRows:
     offsets = np.arange(ends[-1], dtype=np.int32) - np.repeat(ends - counts, counts)
     tokens = [UNKNOWN] * singles
     for chunk in chunks[singles:]:
-        tokens += chunk.sequence.tokens[chunk.start : chunk.end]
+        tokens += chunk.token_ids
     return HostRows(
         np.array(tokens, np.int32),
         np.repeat(numbers, counts),

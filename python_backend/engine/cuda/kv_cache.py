@@ -38,13 +38,14 @@ class KvCache:
         self.scratch_block = total_blocks
         size = (total_blocks + 1, shape.kv_heads, tokens_per_block, shape.head_dim)
         # Zeros, because a masked tile still multiplies what it loaded, and nothing times NaN is NaN.
-        keys, values = (
-            [torch.zeros(size, dtype=dtype, device=device) for _ in range(layout.block_layers)]
-            for _ in range(2)
+        # fp8 as bytes, because not all that copies blocks knows it.
+        stored = torch.uint8 if dtype.itemsize == 1 else dtype
+        self.parts = tuple(
+            torch.zeros(size, dtype=stored, device=device) for _ in range(2 * layout.block_layers)
         )
-        self.parts = (*keys, *values)
-        self.keys = [keys[slot] for slot in layout.slots]
-        self.values = [values[slot] for slot in layout.slots]
+        views = [part.view(dtype) for part in self.parts]
+        self.keys = [views[slot] for slot in layout.slots]
+        self.values = [views[layout.block_layers + slot] for slot in layout.slots]
         self.tables = layout.tables
 
     def copy(self, copies: Row[BlockCopy], staging: Staging) -> None:

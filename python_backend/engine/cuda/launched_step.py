@@ -81,10 +81,14 @@ class LaunchedStep:
     def _read_choices(self, found: dict[int, ChunkResult], choices: Choices) -> None:
         log_probs = None if choices.log_probs is None else choices.log_probs.tolist()
         top = {} if choices.top_log_probs is None else choices.top_log_probs.by_row()
+        before: Chunk | None = None
         for row, (chunk, token_id) in enumerate(zip(self._yielding, choices.tokens.tolist(), strict=True)):
-            result = found[id(chunk)]
             if not is_wanted(chunk):
                 continue
+            result = found[id(chunk)]
+            if chunk is before:
+                result = _behind_drafts(result)
+            before = chunk
             if row in choices.errors:
                 result.error = choices.errors[row]
             elif token_id >= 0:
@@ -98,6 +102,13 @@ class LaunchedStep:
             elif token_id == NOTHING_LEFT:
                 choice = nothing_left(chunk.sequence)
                 result.ends_guide, result.error = choice.ends_guide, choice.error
+
+
+def _behind_drafts(result: ChunkResult) -> ChunkResult:
+    """One more of a chunk, for the row of its next draft."""
+    following = ChunkResult()
+    result.behind_drafts = (*result.behind_drafts, lambda: following)
+    return following
 
 
 def is_wanted(chunk: Chunk) -> bool:

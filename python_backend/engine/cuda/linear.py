@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from python_backend.engine.cuda.kernels.matvec import matvec
-from python_backend.engine.cuda.kernels.skinny_product import skinny_product, suits_skinny_product
+from python_backend.engine.cuda.kernels.skinny_product import skinny_product, suited_tiling
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,8 +37,8 @@ class Linear:
     def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
         """hidden += y, in place; or returns y, whole or in parts, where whoever adds it later is faster."""
         if self.bias is None and rows.is_cuda:
-            if suits_skinny_product(len(rows), self.weight):
-                return skinny_product(rows, self.weight)
+            if (tiling := suited_tiling(rows, self.weight, may_cut=True)) is not None:
+                return skinny_product(rows, self.weight, tiling)
             if len(rows) >= _ROWS_TO_ADD_WITHIN:
                 torch.addmm(hidden, rows, self._transposed, out=hidden)
                 return None

@@ -74,16 +74,19 @@ def weight_bytes(shape: DecoderShape, precision: str) -> int:
     entry_bytes = 4 if precision == "fp32" else 2
     attended = shape.heads * shape.head_dim
     products = [(attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden), (shape.hidden, attended)]
-    kept = shape.vocabulary * shape.hidden  # matrices that fp8 leaves as they are
+    vocabulary = shape.vocabulary * shape.hidden
+    kept = vocabulary  # matrices that fp8 leaves as they are
     if (experts := shape.experts) is None:
         products += [(2 * shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate)]
     else:
         kept += shape.layers * experts.total * shape.hidden * (3 * experts.intermediate + 1)
     if precision == "fp8":
         layer_bytes = sum(outputs * inputs + 4 * outputs for outputs, inputs in products)
+        copied_bytes = vocabulary + 4 * shape.vocabulary
     else:
         layer_bytes = sum(outputs * inputs for outputs, inputs in products) * entry_bytes
-    return shape.layers * layer_bytes + kept * entry_bytes
+        copied_bytes = 0
+    return shape.layers * layer_bytes + kept * entry_bytes + copied_bytes
 
 
 def require_room_for_weights(weight_bytes: int, free_bytes: int, total_bytes: int) -> None:

@@ -62,7 +62,7 @@ def prompt_rows(chunk: Chunk) -> int:
 
 
 def wanted_rows(chunk: Chunk) -> range:
-    """Rows of the chunk that someone asked for: those of the prompt, or the last alone."""
+    """Rows of the chunk that someone asked for: those of the prompt, or the last, with guesses behind it."""
     if prompt_rows(chunk):
         return range(chunk.count)
-    return range(chunk.count - 1, chunk.count) if chunk.yields_token else range(0)
+    return range(chunk.count - 1 - len(chunk.drafts), chunk.count) if chunk.yields_token else range(0)

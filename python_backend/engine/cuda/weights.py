@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from python_backend.engine.cuda.grouped import keep_grouped, make_grouped
+from python_backend.engine.cuda.head import Head
 from python_backend.engine.cuda.kernels.attention_tiles import LOG2_E
 from python_backend.engine.cuda.kernels.grouped import GroupedArrays
 from python_backend.engine.cuda.linear import Linear
@@ -34,6 +35,7 @@ _MOST_AHEAD_BYTES = 8 << 30
 Place = Callable[["Weights"], torch.Tensor]
 # How a matrix becomes a product: this is where precisions differ.
 MakeLinear = Callable[[torch.Tensor, "torch.Tensor | None"], Linear]
+MakeHead = Callable[[torch.Tensor], Head]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class DeviceWeights:
     embeddings: torch.Tensor
     layers: list[Layer]
     final_norm: torch.Tensor
-    head: torch.Tensor
+    head: Head
 
 
 def place_weights(
@@ -177,6 +179,7 @@ def place_weights(
     make: MakeLinear,
     progress: Callable[[int, int], None],
     keep: torch.device | None = None,
+    make_head: MakeHead = Head,
 ) -> DeviceWeights:
     """Layer by layer; a few are read at a time, so that no more than those are in the host's memory.
 
@@ -198,8 +201,7 @@ def place_weights(
         layers.append(place_layer(layer, shape, place, place_norm, make, keep))
         progress(len(layers), shape.layers + 1)
     embeddings, head = place(weights.embeddings()), weights.head()
-    placed = DeviceWeights(
-        embeddings, layers, place_norm(weights.final_norm()), embeddings if head is None else place(head)
-    )
+    entries = embeddings if head is None else place(head)
+    placed = DeviceWeights(embeddings, layers, place_norm(weights.final_norm()), make_head(entries))
     progress(shape.layers + 1, shape.layers + 1)
     return placed

@@ -7,13 +7,20 @@ import importlib.metadata
 import logging
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from python_backend.wire.parameters import PRECISIONS, DeviceSettings, EngineParameters, refusal
+from python_backend.wire.parameters import (
+    KV_PRECISIONS,
+    PRECISIONS,
+    DeviceSettings,
+    EngineParameters,
+    refusal,
+)
 
 _log = logging.getLogger("inflight.engine")
 
@@ -68,8 +75,15 @@ class Device:
 
     @property
     def precisions(self) -> tuple[str, ...]:
+        return self._without_missing(PRECISIONS)
+
+    @property
+    def kv_precisions(self) -> tuple[str, ...]:
+        return self._without_missing(KV_PRECISIONS)
+
+    def _without_missing(self, names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         has_fp8 = self.gpu is None or self.gpu.capability >= OLDEST_FOR_FP8
-        return tuple(name for name in PRECISIONS[self.kind] if name != "fp8" or has_fp8)
+        return tuple(name for name in names[self.kind] if name != "fp8" or has_fp8)
 
     def settings(self, parameters: EngineParameters) -> DeviceSettings:
         """What holds on this device; refuses what it does not do."""
@@ -77,6 +91,9 @@ class Device:
         if found.precision not in self.precisions:
             allowed = ", ".join(("auto", *self.precisions))
             raise refusal("inflight_precision", found.precision, f"{allowed} ({self.why_no_fp8})")
+        if parameters.inflight_kv_precision not in self.kv_precisions:
+            allowed = f"{', '.join(self.kv_precisions)} ({self.why_no_fp8})"
+            raise refusal("inflight_kv_precision", parameters.inflight_kv_precision, allowed)
         return found
 
     @property

@@ -23,6 +23,7 @@ class Capabilities:
     formats: tuple[str, ...]
     devices: tuple[str, ...]
     precisions: tuple[str, ...]
+    kv_precisions: tuple[str, ...] = ("auto",)
     quantized_checkpoints: bool = False
     several_gpus: bool = False
     adapters: bool = False

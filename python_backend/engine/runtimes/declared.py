@@ -34,6 +34,7 @@ _NO_MODEL = Capabilities(
     formats=("any",),
     devices=("cpu",),
     precisions=("any",),
+    kv_precisions=("any",),
     quantized_checkpoints=True,
     guides=False,
     log_probs=False,
@@ -124,6 +125,9 @@ def _missing_package(parameters: EngineParameters, facts: Facts, of: RuntimeDecl
     if parameters.inflight_precision not in ("auto", *of.capabilities.precisions):
         allowed = ", ".join(("auto", *of.capabilities.precisions))
         return f"inflight_precision is {parameters.inflight_precision!r}; {of.title} takes {allowed}"
+    if (kept_as := parameters.inflight_kv_precision) not in of.capabilities.kv_precisions:
+        allowed = ", ".join(of.capabilities.kv_precisions)
+        return f"inflight_kv_precision is {kept_as!r}; {of.title} takes {allowed}"
     return None
 
 
@@ -159,6 +163,7 @@ ENGINE = RuntimeDeclaration(
         formats=("safetensors", "gguf"),
         devices=("cpu", "cuda"),
         precisions=("fp32", "bf16", "fp8", "int8", "int4"),
+        kv_precisions=("auto", "fp8"),
         quantized_checkpoints=True,
         adapters=True,
         tenants_weights=True,
@@ -176,6 +181,7 @@ VLLM = RuntimeDeclaration(
         formats=("safetensors",),
         devices=("cpu", "cuda"),
         precisions=("fp32", "bf16", "fp8"),
+        kv_precisions=("auto", "fp8"),
         quantized_checkpoints=True,
         several_gpus=True,
         adapters=True,

@@ -40,6 +40,7 @@ def load_engine(parameters: EngineParameters, progress: LoadingProgress = ignore
             threads=parameters.inflight_threads,
             enable_kv_cache_reuse=parameters.enable_kv_cache_reuse,
             precision=settings.precision,
+            kv_precision=parameters.inflight_kv_precision,
             random_weights=parameters.inflight_weights == "random",
             cuda_graphs=parameters.cuda_graph_mode,
             packed_cache_dir=parameters.inflight_packed_cache_dir,

@@ -41,6 +41,7 @@ class PacedExecutor:
     """
 
     depth = 2
+    most_choices = None
 
     def __init__(
         self,

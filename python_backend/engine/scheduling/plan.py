@@ -43,6 +43,11 @@ class Chunk:
         return self.sequence.tokens[self.start : self.end]
 
     @property
+    def awaits_token(self) -> bool:
+        """Whether its token is still to come, from a step in flight."""
+        return self.start >= len(self.sequence.tokens)
+
+    @property
     def is_context(self) -> bool:
         """Part of a prompt, or of tokens to compute once more after a preemption."""
         return self.count - len(self.drafts) > 1 or self.start < self.sequence.prompt_tokens

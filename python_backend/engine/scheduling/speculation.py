@@ -4,19 +4,26 @@ A step has one token for each sequence for certain. A sequence whose guesses com
 gets a + a² + … more from them. What is maximised is tokens over time. So guesses stop by themselves where
 rows are dear, as in large batches, and where they do not come true.
 
-Rows are computed a few together; one that is left over takes about twice as long. So a guess more may cost
-nothing, and the best number is looked for among all, with the likeliest guesses first.
+Rows are computed together, so a guess more may cost nothing, and the best number is looked for among all,
+with the likeliest guesses first.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-# Rows that are computed together, and what one that is left over takes beside one of those.
+# On a CPU: rows that are computed together, and what one that is left over takes beside one of those.
 _TOGETHER = 4
 _ALONE = 2
+# Where steps overlap otherwise: what one that does not takes more, at first sight, and the least size of one.
+_FIRST_SHARE = 0.4
+_LEAST_SIZE = 16
+_LEARNS = 0.1
+# What a guess takes beside a row of a prompt, at first sight and at most.
+_FIRST_TIMES, _LEAST_TIMES, _MOST_TIMES = 1.4, 0.5, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +37,73 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is computed anyway: its rows, the tokens that it gives for certain, and what it takes.
+    """What is computed anyway: the tokens that it gives for certain, what it takes, and what guesses add."""
 
-    A row more takes `row_ms`, where rows are many.
-    """
-
-    rows: int
     tokens: int
     takes_ms: float
-    row_ms: float
+    extra_ms: Callable[[int], float]
 
     def with_guesses_ms(self, guesses: int) -> float:
-        return self.takes_ms + self.row_ms * (_weight(self.rows + guesses) - _weight(self.rows))
+        return self.takes_ms + (self.extra_ms(guesses) if guesses else 0.0)
 
 
-def _weight(rows: int) -> int:
-    return rows // _TOGETHER * _TOGETHER + rows % _TOGETHER * _ALONE
+class GuessCosts(Protocol):
+    """What guesses add to a step, learned from those that had some."""
+
+    def extra_ms(self, rows: int, takes_ms: float, row_ms: float, guesses: int) -> float:
+        """Beside so many rows, which take so long, where a row of a prompt takes `row_ms`."""
+
+    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
+        """They added that much."""
+
+
+class RowCosts:
+    """On a CPU a few rows are computed together; one that is left over takes about twice as long.
+
+    A guess is more than a row of a prompt: all words of the vocabulary are scored for it.
+    """
+
+    def __init__(self) -> None:
+        self._times = _FIRST_TIMES
+
+    def extra_ms(self, rows: int, takes_ms: float, row_ms: float, guesses: int) -> float:
+        return self._times * row_ms * _weight(rows, guesses)
+
+    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
+        if weight := _weight(rows, guesses):
+            times = min(max(more_ms / (row_ms * weight), _LEAST_TIMES), _MOST_TIMES)
+            self._times += _LEARNS * (times - self._times)
+
+
+def _weight(rows: int, guesses: int) -> int:
+    def of(count: int) -> int:
+        return count // _TOGETHER * _TOGETHER + count % _TOGETHER * _ALONE
+
+    return of(rows + guesses) - of(rows)
+
+
+class ApartCosts:
+    """Where steps overlap: what those with guesses take more, which must not, by the size of their rows."""
+
+    def __init__(self) -> None:
+        self._more_ms: dict[int, float] = {}
+
+    def extra_ms(self, rows: int, takes_ms: float, row_ms: float, guesses: int) -> float:
+        size = _size(rows + guesses)
+        return self._more_ms.get(size, _FIRST_SHARE * takes_ms + row_ms * size)
+
+    def observe(self, rows: int, guesses: int, row_ms: float, more_ms: float) -> None:
+        size, more_ms = _size(rows + guesses), max(0.0, more_ms)
+        known = self._more_ms.get(size)
+        if known is None:
+            self._more_ms[size] = more_ms
+        else:
+            self._more_ms[size] = known + _LEARNS * (min(more_ms, _MOST_TIMES * known + 0.1) - known)
+
+
+def _size(rows: int) -> int:
+    """Rows are filled up to the next power of two."""
+    return max(_LEAST_SIZE, 1 << (rows - 1).bit_length())
 
 
 def worthwhile(guesses: Sequence[Guess], step: Step, most_rows: int) -> list[int]:

@@ -243,6 +243,12 @@ class Sequence:
             self.guide.advance(token_id)
         return [token_id]
 
+    @property
+    def is_chosen_by_its_past(self) -> bool:
+        """Whether the choice of a token needs to know all before it."""
+        sampling = self.request.sampling
+        return self.needs_history or sampling.has_penalties or sampling.decays_top_p
+
     def __repr__(self) -> str:
         return f"Sequence({self.key}.{self.index}, {self.computed_tokens} of {len(self.tokens)} computed)"
 

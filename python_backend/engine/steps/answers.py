@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from python_backend.engine.report import FinishReason, SequenceEvent
 from python_backend.engine.steps.events import end_event, gather_of_prompt, token_event
-from python_backend.engine.steps.executor import next_result
 from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
@@ -77,15 +76,14 @@ class Answers:
         """The token, and one more for each draft that is right; the others were never there."""
         sequence, right = chunk.sequence, 0
         assert self._speculator is not None
-        assert result.of_drafts is not None
         self._take_token(sequence, result, now_ns)
-        for draft, scores in zip(chunk.drafts, result.of_drafts, strict=True):
+        for draft, behind in zip(chunk.drafts, result.behind_drafts, strict=True):
             if sequence.finish_reason is not None or sequence.tokens[-1] != draft:
                 break
             right += 1
             if sequence.steps is not None:
                 sequence.steps.add_token()
-            following = next_result(sequence, scores)
+            following = behind()
             if following.error is not None or following.token_id is None:
                 self.fail(sequence, following.error or NOT_A_NUMBER)
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Row
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.engine.sampling.tokens import Choice, choose_tokens, top_log_probs
@@ -33,6 +34,7 @@ class ModelExecutor:
     """Computes a step while it is being launched."""
 
     depth = 1
+    most_choices = None
 
     def __init__(self, model: StepModel) -> None:
         self._model = model
@@ -54,7 +56,8 @@ class ModelExecutor:
             results.append(result)
             row += len(positions)
             if chunk.drafts:
-                result.of_drafts = logits[row - len(chunk.drafts) : row]
+                behind = logits[row - len(chunk.drafts) : row]
+                result.behind_drafts = [partial(_next_result, chunk.sequence, scores) for scores in behind]
             if chunk.yields_token:
                 last_rows.append(row - 1 - len(chunk.drafts))
         self._choose(chunks, logits, last_rows, results)
@@ -74,7 +77,7 @@ class ModelExecutor:
             _tell(choice, results[index])
 
 
-def next_result(sequence: Sequence, scores: NDArray[np.float32]) -> ChunkResult:
+def _next_result(sequence: Sequence, scores: NDArray[np.float32]) -> ChunkResult:
     """The token behind a draft that was right, from the scores of the draft's row."""
     result = ChunkResult()
     (choice,) = choose_tokens(scores[None], [sequence])

@@ -48,6 +48,11 @@ class StepsInFlight:
         return next((plan for plan, launched in self._steps if not launched.is_over), None)
 
     @property
+    def has_guesses(self) -> bool:
+        """Whether it is not known yet how many tokens the newest step gives."""
+        return bool(self._steps) and self._steps[-1][0].drafts > 0
+
+    @property
     def has_run_dry(self) -> bool:
         """Whether the device had nothing to do before the newest step came."""
         return all(launched.is_over for _, launched in list(self._steps)[:-1])

@@ -28,7 +28,8 @@ class StepMeter:
 
     Of two steps that overlap the later one begins, for the meter, when the earlier is over. A step's time is
     all that passes between its planning and its results, since that is what those wait who are in it. What
-    is `recalled` of a run before is believed until the steps of this one say otherwise.
+    is `recalled` of a run before is believed until the steps of this one say otherwise. Nothing is
+    learned from steps with guesses, whose rows take longer than those of prompts.
     """
 
     def __init__(self, recalled: LearnedStepCost | None = None) -> None:
@@ -64,7 +65,8 @@ class StepMeter:
         self.busy_ns += took_ns
         self.over_ns = now_ns
         self._steps += 1
-        if plan.chunks and self._steps > _FIRST_STEPS and now_ns - self._learned_ns >= self._pause_ns(plan):
+        tells = plan.chunks and not plan.drafts
+        if tells and self._steps > _FIRST_STEPS and now_ns - self._learned_ns >= self._pause_ns(plan):
             self._learned_ns = now_ns
             if not self._is_tried_alone:
                 self._learner.observe(plan.shape, took_ns / 1e6)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from python_backend.engine.kv.table import BlockCopy
     from python_backend.engine.scheduling.plan import Chunk
     from python_backend.engine.sequence import Sequence
@@ -24,7 +22,7 @@ class ChunkResult:
     this sequence alone cannot go on. Logits are rows of fp32: `context_logits` one for each prompt token of
     the chunk, `generation_logits` the one the token was chosen from. `top_log_probs` has the token itself
     first, then the likeliest; `prompt_log_probs` has such a row for each token of the prompt that follows one
-    of the chunk's. `of_drafts` are the scores behind each of a chunk's drafts.
+    of the chunk's. `behind_drafts` tell what comes behind each of a chunk's drafts, if it is right.
     """
 
     token_id: int | None = None
@@ -35,7 +33,7 @@ class ChunkResult:
     generation_logits: bytes | None = None
     error: InflightError | None = None
     prompt_log_probs: list[list[tuple[int, float]]] | None = None
-    of_drafts: NDArray[np.float32] | None = None
+    behind_drafts: Row[Callable[[], ChunkResult]] = ()
 
 
 class Launched(Protocol):
@@ -79,6 +77,10 @@ class Executor(Protocol):
         the last one that its sequence was given. Where such a sequence `needs_history`, the tokens of the
         step are not chosen before `Launched.choose`.
         """
+
+    @property
+    def most_choices(self) -> int | None:
+        """How many tokens a step chooses at most, all at once; None: any number, each by those before it."""
 
     def launch(self, chunks: Row[Chunk], copies: Row[BlockCopy]) -> Launched:
         """Copies blocks, then computes the chunks in one forward pass.

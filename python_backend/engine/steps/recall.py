@@ -51,6 +51,8 @@ class Trail:
             return [], 0
         best, longest = 0, 0
         for end in reversed(self._ends.get((last[-3], last[-2], last[-1]), ())):
+            if self.tokens[end] == _BREAK:
+                continue
             length = _WORD
             while (
                 length < _LONGEST
@@ -66,6 +68,9 @@ class Trail:
         following = self.tokens[best : best + most]
         if _BREAK in following:
             following = following[: following.index(_BREAK)]
+        elif self.tokens[-_WORD:] == last[-_WORD:]:
+            while len(following) < most:  # what repeats itself goes on so
+                following.append(following[best - len(self.tokens)])
         return following, longest
 
 

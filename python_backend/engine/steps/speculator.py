@@ -3,13 +3,24 @@
 A guess is verified by the step that computes it: each token is chosen from its own row exactly as if the step
 had been for it alone, and what was guessed beyond the first difference is dropped. So answers are the same,
 greedy or drawn, whatever is guessed.
+
+Where steps overlap, guesses are made for those sequences alone whose next tokens can be chosen all at once,
+and only where they pay for a step that does not overlap with the one before: its tokens have to be known.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from python_backend.engine.scheduling.speculation import Guess, Step, worthwhile
+from python_backend.engine.scheduling.speculation import (
+    ApartCosts,
+    Guess,
+    GuessCosts,
+    RowCosts,
+    Step,
+    worthwhile,
+)
 from python_backend.engine.steps.recall import REMEMBERED, EarlierAnswers, Trail
 
 if TYPE_CHECKING:
@@ -26,6 +37,8 @@ _WEIGHT = 4.0
 _FORGETS = 0.97
 # One that was given up is tried again with one token every so many steps.
 _PROBE_STEPS = 64
+# Where steps overlap: beside more sequences, to look for guesses takes longer than they would save.
+_MOST_SEQUENCES = 32
 
 
 class _Record:
@@ -42,8 +55,13 @@ class _Record:
 
 
 class Speculator:
-    def __init__(self, pool: BlockPool) -> None:
+    """`most_choices` as an executor's; None where steps do not overlap."""
+
+    def __init__(self, pool: BlockPool, most_choices: int | None = None) -> None:
         self._pool = pool
+        self._most_choices = most_choices
+        self._costs: GuessCosts = RowCosts() if most_choices is None else ApartCosts()
+        self._planned_ms = self._row_ms = 0.0  # of the latest step, without guesses
         self._records: dict[Sequence, _Record] = {}
         self._earlier = EarlierAnswers()
         self._chances = [chance for _, chance in _CLASSES]
@@ -52,23 +70,61 @@ class Speculator:
 
     def extend(self, plan: StepPlan, learned: LearnedStepCost | None, max_step_tokens: int) -> None:
         """Adds guesses to the plan's single tokens, as many as pay."""
-        if learned is None or learned.is_frozen:
-            return
-        chunks = [chunk for chunk in plan.chunks if _may_guess(chunk)]
+        chunks = [chunk for chunk in self._guessable(plan, learned) if not chunk.awaits_token]
         if not chunks:
             return
         found = [self._guess(chunk.sequence) for chunk in chunks]
         guesses = [Guess(len(tokens), chance) for tokens, chance in found]
-        cost = learned.cost
-        step = Step(plan.tokens, len(plan.chunks), cost.step_ms(plan.shape), max(cost.prefill_token_ms, 1e-6))
-        chosen = worthwhile(guesses, step, max_step_tokens - plan.tokens)
+        step = self._step(plan, learned)
+        self._planned_ms, self._row_ms = step.takes_ms, _row_ms(learned)
+        most_rows = self._most_rows(plan, max_step_tokens)
+        chosen = worthwhile(guesses, step, most_rows)
         for chunk, (tokens, _), count in zip(chunks, found, chosen, strict=True):
             record = self._records[chunk.sequence]
             record.steps += 1
-            if count == 0 and tokens and record.steps % _PROBE_STEPS == 0 and plan.tokens < max_step_tokens:
+            if count == 0 and tokens and record.steps % _PROBE_STEPS == 0 and plan.drafts < most_rows:
                 count = 1
             if count and (room := self._room(chunk.sequence, count)):
                 plan.add_drafts(chunk, tuple(tokens[:room]))
+
+    def promises(self, plan: StepPlan, learned: LearnedStepCost | None, max_step_tokens: int) -> bool:
+        """Whether guesses are likely to pay when the tokens are known that this step in flight will give.
+
+        The first of what is guessed now is the token that is to come.
+        """
+        chunks = self._guessable(plan, learned)
+        found = [self._guess(chunk.sequence) for chunk in chunks]
+        guesses = [Guess(len(tokens) - 1, chance) for tokens, chance in found if len(tokens) > 1]
+        if not guesses:
+            return False
+        return any(worthwhile(guesses, self._step(plan, learned), self._most_rows(plan, max_step_tokens)))
+
+    def took(self, plan: StepPlan, took_ms: float) -> None:
+        """The step is over, so long after the one before it."""
+        if plan.drafts:
+            rows, more_ms = plan.tokens - plan.drafts, took_ms - self._planned_ms
+            self._costs.observe(rows, plan.drafts, self._row_ms, more_ms)
+
+    def _guessable(self, plan: StepPlan, learned: LearnedStepCost | None) -> list[Chunk]:
+        if learned is None or learned.is_frozen:
+            return []
+        if self._most_choices is None:
+            return [chunk for chunk in plan.chunks if _may_guess(chunk)]
+        if len(plan.chunks) > _MOST_SEQUENCES:
+            return []
+        return [
+            chunk for chunk in plan.chunks if _may_guess(chunk) and not chunk.sequence.is_chosen_by_its_past
+        ]
+
+    def _step(self, plan: StepPlan, learned: LearnedStepCost | None) -> Step:
+        assert learned is not None
+        takes_ms = learned.cost.step_ms(plan.shape)
+        extra_ms = partial(self._costs.extra_ms, plan.tokens, takes_ms, _row_ms(learned))
+        return Step(len(plan.chunks), takes_ms, extra_ms)
+
+    def _most_rows(self, plan: StepPlan, max_step_tokens: int) -> int:
+        most = max_step_tokens - plan.tokens
+        return most if self._most_choices is None else min(most, self._most_choices - len(plan.chunks))
 
     def observe(self, chunk: Chunk, accepted: int) -> None:
         """So many of a chunk's guesses were right; of the others the first alone says something."""
@@ -111,6 +167,11 @@ class Speculator:
         if count > 0 and not self._pool.grow(sequence.table, len(sequence.tokens) + count):
             count = sequence.table.room * self._pool.tokens_per_block - len(sequence.tokens)
         return max(count, 0)
+
+
+def _row_ms(learned: LearnedStepCost | None) -> float:
+    assert learned is not None
+    return max(learned.cost.prefill_token_ms, 1e-6)
 
 
 def _may_guess(chunk: Chunk) -> bool:

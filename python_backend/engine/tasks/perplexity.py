@@ -31,7 +31,7 @@ from python_backend.engine.steps.executor import ModelExecutor
 from python_backend.engine.tasks.compilation import Compilation
 from python_backend.engine.tasks.task import run_task, tell
 from python_backend.wire.errors import ErrorKind, InflightError
-from python_backend.wire.parameters import PRECISIONS, device_defaults, where_it_computes
+from python_backend.wire.parameters import PRECISIONS, EngineParameters, device_defaults, where_it_computes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -95,6 +95,19 @@ def score(
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """How weights are kept, and keys and values."""
+
+    precision: str
+    kv_precision: str = "auto"
+
+    @property
+    def name(self) -> str:
+        kept = "" if self.kv_precision == "auto" else f" with {self.kv_precision} keys and values"
+        return f"{self.precision}{kept}"
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """What is measured, on what; `gpu` and `packed_cache` are for the device that has a use for them."""
 
@@ -104,23 +117,24 @@ class Subject:
     gpu: int
     packed_cache: Path
 
-    def score(self, executor: Executor, pool: BlockPool, precision: str) -> Score:
-        return score(executor, pool, self.windows, lambda done: self.tell_measured(precision, done))
+    def score(self, executor: Executor, pool: BlockPool, variant: Variant) -> Score:
+        return score(executor, pool, self.windows, lambda done: self.tell_measured(variant, done))
 
-    def tell_measured(self, precision: str, done: int) -> None:
+    def tell_measured(self, variant: Variant, done: int) -> None:
         total = sum(len(window) - 1 for window in self.windows)
-        tell(stage="measuring", precision=precision, done=done, total=total)
+        tell(stage="measuring", precision=variant.name, done=done, total=total)
 
 
 def measure(told: Mapping[str, Any]) -> None:
     """`told` has parameters by the engine's names, and `text`: a file, or None for the fixed one.
 
-    `precisions` are those to measure beside fp32; None: all that the device has.
+    `precisions` are those to measure beside fp32; None: all that the device has. With an
+    `inflight_kv_precision` each is measured once more, with keys and values in that.
     """
     gpu = int(told.get("gpu_device_ids") or 0)
     asked = told.get("inflight_device") or "auto"
     device = choose_device(asked, gpu)
-    precisions = _precisions(told.get("precisions"), device, asked)
+    variants = _variants(told.get("precisions"), told.get("inflight_kv_precision") or "auto", device, asked)
     if device.notice:
         tell(notice=device.notice)
     checkpoint = Checkpoint(told["gpt_model_path"])
@@ -130,16 +144,24 @@ def measure(told: Mapping[str, Any]) -> None:
     subject = Subject(checkpoint.path, weights, windows, gpu, packed_cache)
     score_on = {"cpu": _score_on_cpu, "cuda": _score_on_gpu}[device.kind]
     exact = math.nan
-    for precision in precisions:
-        found, weights_bytes = score_on(subject, precision)
-        exact = found.perplexity if precision == "fp32" else exact
+    for variant in variants:
+        found, weights_bytes = score_on(subject, variant)
+        exact = found.perplexity if variant == Variant("fp32") else exact
         tell(
-            precision=precision,
+            precision=variant.name,
             weights_bytes=weights_bytes,
             perplexity=found.perplexity,
             change_percent=100 * (found.perplexity / exact - 1),
             tokens=found.tokens,
         )
+
+
+def _variants(wanted: Row[str] | None, kv_precision: str, device: Device, asked: str) -> list[Variant]:
+    found = [Variant(precision) for precision in _precisions(wanted, device, asked)]
+    device.settings(EngineParameters("V1", "", inflight_device=asked, inflight_kv_precision=kv_precision))
+    if kv_precision != "auto":
+        found += [Variant(precision, kv_precision) for precision in wanted or device.precisions]
+    return found
 
 
 def _precisions(wanted: Row[str] | None, device: Device, asked: str) -> list[str]:
@@ -154,7 +176,7 @@ def _precisions(wanted: Row[str] | None, device: Device, asked: str) -> list[str
     return list(dict.fromkeys(["fp32", *(wanted or device.precisions)]))
 
 
-def _score_on_cpu(subject: Subject, precision: str) -> tuple[Score, int]:
+def _score_on_cpu(subject: Subject, variant: Variant) -> tuple[Score, int]:
     """The score, and what the weights take."""
     # Imported here: numba takes a second, and need not be there on a machine with a GPU.
     from python_backend.engine.native.packed_model import (
@@ -166,6 +188,7 @@ def _score_on_cpu(subject: Subject, precision: str) -> tuple[Score, int]:
     from python_backend.engine.native.weights import packed_bytes
 
     path, weights, kept = subject.path, subject.weights, subject.packed_cache
+    precision = variant.precision
     kept.mkdir(parents=True, exist_ok=True)
     tokens_per_block = device_defaults("cpu").tokens_per_block
     pool = BlockPool(WINDOW_TOKENS // tokens_per_block, tokens_per_block)
@@ -180,7 +203,7 @@ def _score_on_cpu(subject: Subject, precision: str) -> tuple[Score, int]:
         load_packed(weights, path, precision, packed_cache, partial(_tell_packed, precision))
         compilation.wait()
         model = build_model(config, weights, pool, WINDOW_TOKENS)
-        found = subject.score(ModelExecutor(model), pool, precision)
+        found = subject.score(ModelExecutor(model), pool, variant)
         return found, packed_bytes(packed_dir(path, precision, packed_cache))
 
 
@@ -188,14 +211,14 @@ def _tell_packed(precision: str, done: int, total: int) -> None:
     tell(stage="packing", precision=precision, done=done, total=total)
 
 
-def _score_on_gpu(subject: Subject, precision: str) -> tuple[Score, int]:
+def _score_on_gpu(subject: Subject, variant: Variant) -> tuple[Score, int]:
     """The score, and what the weights take."""
     # Importing torch takes seconds of it.
-    tell(stage="loading", precision=precision, done=0, total=subject.weights.shape.layers + 1)
+    tell(stage="loading", precision=variant.name, done=0, total=subject.weights.shape.layers + 1)
     from python_backend.engine.cuda.build import build_on_gpu
     from python_backend.engine.cuda.memory import allocated_bytes, free_unused
 
-    # What the precision before has left goes first: the next one may need its memory.
+    # What the one before has left goes first: the next one may need its memory.
     free_unused()
     before_bytes = after_bytes = allocated_bytes(subject.gpu)
 
@@ -203,11 +226,12 @@ def _score_on_gpu(subject: Subject, precision: str) -> tuple[Score, int]:
         nonlocal after_bytes
         if stage == "loading weights":
             after_bytes = allocated_bytes(subject.gpu)
-            tell(stage="loading", precision=precision, done=done, total=total)
+            tell(stage="loading", precision=variant.name, done=done, total=total)
 
     config = EngineConfig(
         str(subject.path),
-        precision=precision,
+        precision=variant.precision,
+        kv_precision=variant.kv_precision,
         device="cuda",
         gpu=subject.gpu,
         max_tokens_in_kv_cache=WINDOW_TOKENS,
@@ -219,8 +243,8 @@ def _score_on_gpu(subject: Subject, precision: str) -> tuple[Score, int]:
     try:
         pool, executor = build_on_gpu(config, subject.weights, WINDOW_TOKENS, watch)
     except InflightError as error:
-        raise InflightError(error.kind, f"in {precision}, {error.message}") from None
-    return subject.score(executor, pool, precision), after_bytes - before_bytes
+        raise InflightError(error.kind, f"in {variant.name}, {error.message}") from None
+    return subject.score(executor, pool, variant), after_bytes - before_bytes
 
 
 def _windows(told: Mapping[str, Any], window_tokens: int) -> list[list[int]]:

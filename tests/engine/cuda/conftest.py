@@ -46,6 +46,7 @@ def quick_interpreter(request: pytest.FixtureRequest) -> Iterator[None]:
         describe_tensors_once(patch)
         leave_equal_shapes_as_they_are(patch)
         compute_no_overflow_that_nobody_asserts(patch)
+        convert_fp8_as_torch_does(patch, interpreter)
         yield
         exchange_back()
 
@@ -186,3 +187,21 @@ def compute_no_overflow_that_nobody_asserts(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(
             TritonSemantic, "binary_op_sanitize_overflow_impl", lambda self, lhs, rhs, operation: None
         )
+
+
+def convert_fp8_as_torch_does(patch: pytest.MonkeyPatch, interpreter: Any) -> None:
+    """It halves what is rounded up to a power of two, and takes NaN for a number."""
+    import torch
+    from triton import language
+
+    convert, fp8 = interpreter._convert_float, language.float8e4nv
+
+    def convert_exactly(numbers: Any, of: Any, to: Any, rounding: Any) -> Any:
+        if fp8 not in (of, to):
+            return convert(numbers, of, to, rounding)
+        given = torch.from_numpy(numbers)
+        if to == fp8:
+            return given.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        return given.view(torch.float8_e4m3fn).to(getattr(torch, interpreter._get_np_dtype(to).name)).numpy()
+
+    patch.setattr(interpreter, "_convert_float", convert_exactly)

@@ -7,7 +7,7 @@ import torch
 from python_backend.engine.build import adapter_shelf, build_engine
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.config import EngineConfig, EngineLimits
-from python_backend.engine.cuda.build import assemble, gpu_layout
+from python_backend.engine.cuda.build import assemble, gpu_layout, kv_dtype
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.host_cache import host_blocks
 from python_backend.engine.cuda.kv_cache import kv_bytes_per_block
@@ -35,8 +35,8 @@ def build_cuda_engine(config: EngineConfig, device: str, compiler: GuideCompiler
     longest = min(shape.max_positions, pool.capacity_tokens)
     decoder = CudaDecoder(shape, placed, longest)
     executor, _ = assemble(config, pool, longest, decoder, layout)
-    block_bytes = kv_bytes_per_block(shape, layout.block_layers, size, decoder.dtype)
+    block_bytes = kv_bytes_per_block(shape, layout.block_layers, size, kv_dtype(config, decoder.dtype))
     pool.host = host_blocks(executor.cache, block_bytes, config.host_cache_bytes)
     shelf = adapter_shelf(config, shape, executor.adapters)
     limits = EngineLimits(shape.vocabulary, longest)
-    return Engine(config, limits, pool, executor, compiler, shelf=shelf)
+    return Engine(config, limits, pool, executor, compiler, shelf=shelf, speculates=config.speculates)

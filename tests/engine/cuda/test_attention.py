@@ -44,10 +44,15 @@ class Shape:
     window: int | None = None
     softcap: float | None = None
     dtype: torch.dtype = torch.float32
+    in_fp8: bool = False
 
     @property
     def heads(self) -> int:
         return self.kv_heads * self.group
+
+    @property
+    def kept_as(self) -> torch.dtype:
+        return torch.float8_e4m3fn if self.in_fp8 else self.dtype
 
     @property
     def scale(self) -> float:
@@ -75,7 +80,7 @@ class Cache:
                 part = slice(index * size, min(length, (index + 1) * size))
                 keys[block, :, : part.stop - part.start] = key[part].transpose(0, 1)
                 values[block, :, : part.stop - part.start] = value[part].transpose(0, 1)
-        self.keys, self.values = keys.to(device, shape.dtype), values.to(device, shape.dtype)
+        self.keys, self.values = keys.to(device, shape.kept_as), values.to(device, shape.kept_as)
         self.tables = torch.from_numpy(table).to(device)
 
     def queries(self, rows: int) -> torch.Tensor:
@@ -90,7 +95,7 @@ class Cache:
         """One row's result, (heads * head_dim)."""
         shape = self.shape
         first = 0 if shape.window is None else max(0, position - shape.window + 1)
-        key, value = (part[first : position + 1].to(shape.dtype).float() for part in self.dense[slot])
+        key, value = (part[first : position + 1].to(shape.kept_as).float() for part in self.dense[slot])
         key, value = (part.repeat_interleave(shape.group, dim=1) for part in (key, value))
         scores = torch.einsum("hd,thd->ht", query.float().cpu(), key) * shape.scale
         if shape.softcap is not None:
@@ -278,6 +283,33 @@ def test_bf16_attention_is_as_exact_as_its_digits(device: str, head_dim: int) ->
     check_prefill(shape, [(0, 300), (200, 129), (64, 1)], device, tiling=None)
 
 
+@pytest.mark.parametrize("head_dim", [80, *on_gpu(64, 128)])
+def test_decode_reads_fp8_as_the_numbers_that_it_stands_for(device: str, head_dim: int) -> None:
+    check_decode(Shape(head_dim=head_dim, in_fp8=True), [1, 17, 70], device, splits=2)
+
+
+@pytest.mark.parametrize("copies_tiles", [True, False])
+@pytest.mark.parametrize("head_dim", [80, *on_gpu(64, 128)])
+def test_prefill_reads_fp8_as_the_numbers_that_it_stands_for(
+    device: str, head_dim: int, copies_tiles: bool
+) -> None:
+    tiling = PREFILL._replace(copies_tiles=copies_tiles)
+    check_prefill(Shape(head_dim=head_dim, in_fp8=True), [(3, 20), (0, 5)], device, tiling)
+
+
+def test_rows_of_fp8_too_short_to_be_copied_by_the_device_are_loaded(device: str) -> None:
+    check_prefill(Shape(head_dim=24, in_fp8=True), [(3, 20)], device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_bf16_queries_over_fp8_are_as_exact_as_over_bf16(device: str, head_dim: int) -> None:
+    shape = Shape(group=4, head_dim=head_dim, tokens_per_block=64, dtype=torch.bfloat16, in_fp8=True)
+    check_decode(shape, [1, 64, 300, 1000], device, splits=1, tiling=None)
+    check_decode(shape, [1, 64, 300, 1000], device, splits=7, tiling=None)
+    check_prefill(shape, [(0, 300), (200, 129), (64, 1)], device, tiling=None)
+
+
 shapes = st.builds(
     Shape,
     kv_heads=st.integers(1, 2),
@@ -286,6 +318,7 @@ shapes = st.builds(
     tokens_per_block=st.sampled_from([16, 32]),
     window=st.none() | st.integers(1, 40),
     softcap=st.none() | st.floats(0.5, 20),
+    in_fp8=st.booleans(),
 )
 
 

@@ -11,6 +11,7 @@ import torch
 
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.fp8 import Fp8Linear, make_fp8
+from python_backend.engine.cuda.head import Head
 from python_backend.engine.cuda.kernels.decode_attention import decode_work
 from python_backend.engine.cuda.kernels.prefill_attention import prefill_tiles, prefill_tiling
 from python_backend.engine.cuda.kv_cache import KvCache
@@ -132,7 +133,7 @@ def random_weights(
 
     embeddings = random(SHAPE.vocabulary, SHAPE.hidden) * 4
     layers = [layer() for _ in range(SHAPE.layers)]
-    return DeviceWeights(embeddings, layers, norm(), random(SHAPE.vocabulary, SHAPE.hidden))
+    return DeviceWeights(embeddings, layers, norm(), Head(random(SHAPE.vocabulary, SHAPE.hidden)))
 
 
 def through_fp8(matrix: torch.Tensor, bias: torch.Tensor | None) -> Linear:

@@ -52,10 +52,8 @@ def test_rows_are_quantised_each_by_its_own_maximum(rows: int, width: int, devic
     quantized, scales = (found.cpu() for found in quantize_rows(x.to(device)))
     assert quantized.dtype == torch.float8_e4m3fn
     assert torch.allclose(scales, x.abs().amax(dim=1, keepdim=True) / FP8_MAX)
-    right = (quantized.float() - (x / scales).to(torch.float8_e4m3fn).float()).abs() <= x.abs() / scales / 8
-    # The interpreter forgets the carry of numbers that are rounded up to a power of two.
-    is_below_power = torch.frexp(x / scales).mantissa.abs() > 0.96
-    assert (right | (is_below_power & (device == "cpu"))).all()
+    expected = (x / scales).to(torch.float8_e4m3fn).float()
+    assert ((quantized.float() - expected).abs() <= x.abs() / scales / 8).all()
 
 
 @pytest.mark.parametrize("exponent", [-9, 0, 5])
@@ -139,13 +137,14 @@ def test_a_product_in_fp8_is_near_the_one_in_full_precision(rows: int, has_bias:
 def test_a_product_in_fp8_is_returned_and_not_added_in_place(rows: int, device: str) -> None:
     torch.manual_seed(0)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    matrix, x = (torch.randn(side, 256).to(device, dtype) for side in (64, rows))
+    matrix, x = (torch.randn(side, 1024).to(device, dtype) for side in (64, rows))
     hidden = torch.randn(rows, 64).to(device, dtype)
     kept = hidden.clone()
     linear = make_fp8(matrix, None)
     delta = linear.onto(hidden, x)
     assert delta is not None
-    assert torch.equal(delta, linear(x)), "whole, in one part"
+    added = delta.sum(0) if delta.dim() == 3 else delta
+    assert torch.allclose(added.to(dtype), linear(x), rtol=2**-7, atol=1e-2)
     assert torch.equal(hidden, kept)
 
 

@@ -66,6 +66,7 @@ def test_mixed_steps_are_single_tokens_and_a_prompt_within_the_limits(step_token
 
 class NotingExecutor:
     depth = 2
+    most_choices = None
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []

@@ -132,6 +132,17 @@ def test_fp8_needs_a_gpu_that_has_it() -> None:
     assert Device().precisions == ("fp32", "int8", "int4")
 
 
+def test_fp8_keys_and_values_need_a_gpu_that_has_it() -> None:
+    fp8 = EngineParameters("V1", "", inflight_kv_precision="fp8")
+    assert Device(H200).settings(fp8).precision == "bf16"
+    for found, why in (
+        (Device(A100), r"NVIDIA A100 has compute capability 8.0; fp8 needs 8.9"),
+        (Device(), "this machine computes on the CPU"),
+    ):
+        with pytest.raises(InflightError, match=rf"inflight_kv_precision is 'fp8'; allowed: auto \({why}\)"):
+            found.settings(fp8)
+
+
 class FakeDriver:
     """libcuda with one GPU, numbered 5 by the driver itself."""
 

@@ -86,6 +86,7 @@ def test_where_nothing_can_one_sentence_says_what_to_install() -> None:
         (asked("llm"), facts(GGUF, llm=NEW), "/model is no Hugging Face checkpoint"),
         (asked("llm", data_parallel_size=2), facts(llm=NEW), "data_parallel_size is set"),
         (asked("llm", inflight_precision="int4"), facts(llm=NEW), "TensorRT-LLM takes auto, fp32, bf16"),
+        (asked("llm", inflight_kv_precision="fp8"), facts(llm=NEW), "TensorRT-LLM takes auto"),
         (asked("vllm"), facts(), "inflight runtime install vllm brings it"),
         (asked("vllm"), facts(vllm=OLD_VLLM), "vllm is 0.9.2; 0.26 or newer is needed"),
         (asked("vllm"), facts(vllm=VLLM), "there is no NVIDIA GPU that this process can see"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from python_backend.engine.engine import Engine
 from python_backend.engine.report import SequenceEvent
 from python_backend.engine.request import GenerationRequest, SamplingParams
 from python_backend.engine.scheduling.plan import StepPlan
-from python_backend.engine.scheduling.speculation import Guess, Step, worthwhile
+from python_backend.engine.scheduling.speculation import ApartCosts, Guess, RowCosts, Step, worthwhile
 from python_backend.engine.steps.meter import StepMeter
 from python_backend.engine.steps.recall import EarlierAnswers, Trail
 from tests.engine.checkpoints import VOCABULARY, random_variant, save
@@ -28,9 +29,13 @@ CHEAP = LearnedStepCost(StepCost(10.0, 0.001, 1.0), samples=1000, error=0.01)
 guesses = st.builds(Guess, st.integers(0, 16), st.floats(0, 0.98))
 
 
+def on_a_cpu(rows: int, takes_ms: float, row_ms: float) -> Step:
+    return Step(rows, takes_ms, partial(RowCosts().extra_ms, rows, takes_ms, row_ms))
+
+
 @given(
     st.lists(guesses, max_size=8),
-    st.builds(Step, st.integers(1, 64), st.integers(1, 64), st.floats(0.1, 100), st.floats(0.001, 10)),
+    st.builds(on_a_cpu, st.integers(1, 64), st.floats(0.1, 100), st.floats(0.001, 10)),
     st.integers(0, 40),
 )
 def test_guesses_never_make_a_step_slower_for_its_tokens(
@@ -50,13 +55,42 @@ def test_guesses_never_make_a_step_slower_for_its_tokens(
 
 def test_guesses_pay_in_small_batches_and_not_in_large_ones() -> None:
     def rows(batch: int, chance: float) -> int:
-        step = Step(batch, batch, 8.0 + batch, 1.0)
+        step = on_a_cpu(batch, 8.0 + batch, 1.0)
         return sum(worthwhile([Guess(8, chance)] * batch, step, 512))
 
     assert rows(1, 0.9) == 7, "eight rows in all, which are computed four together"
     assert rows(1, 0.1) == 0
-    assert 0 < rows(8, 0.7) < 64
+    assert 0 < rows(8, 0.9) < 64
+    assert rows(8, 0.7) == 0
     assert rows(64, 0.8) == 0
+
+
+def test_what_guesses_take_on_a_cpu_is_learned() -> None:
+    costs = RowCosts()
+    before_ms = costs.extra_ms(4, 12.5, 1.5, 4)
+    for _ in range(60):
+        costs.observe(rows=4, guesses=4, row_ms=1.5, more_ms=10.2)
+    assert before_ms < costs.extra_ms(4, 12.5, 1.5, 4) == pytest.approx(10.2, rel=0.01)
+    step = Step(4, 12.5, partial(costs.extra_ms, 4, 12.5, 1.5))
+    assert sum(worthwhile([Guess(8, 0.7)] * 4, step, 64)) == 0, "each takes about what a token takes anyway"
+    costs.observe(rows=3, guesses=1, row_ms=1.5, more_ms=-0.5)
+
+
+def test_where_steps_overlap_guesses_pay_for_the_one_that_does_not() -> None:
+    costs = ApartCosts()
+
+    def rows(batch: int, chance: float) -> int:
+        step = Step(batch, 4.0, partial(costs.extra_ms, batch, 4.0, 0.01))
+        return sum(worthwhile([Guess(15, chance)] * batch, step, 512))
+
+    assert rows(1, 0.9) == 15, "as many as fit into the size that is computed anyway"
+    assert rows(1, 0.2) == 0, "a token in four would not pay for two fifths of a step"
+    for _ in range(60):
+        costs.observe(rows=1, guesses=15, row_ms=0.01, more_ms=0.2)
+    assert rows(1, 0.2) > 0, "but for a twentieth"
+    for _ in range(60):
+        costs.observe(rows=1, guesses=15, row_ms=0.01, more_ms=40.0)
+    assert rows(1, 0.9) != 15, "steps of that size are known to take long"
 
 
 def test_the_longest_and_then_the_latest_place_says_what_may_follow() -> None:
@@ -67,6 +101,14 @@ def test_the_longest_and_then_the_latest_place_says_what_may_follow() -> None:
     assert trail.after([8, 8, 8], 3) == ([], 0)
     trail.follow([*trail.tokens, 6])
     assert trail.after([7, 2, 3, 4], 2) == ([6], 4)
+
+
+def test_what_repeats_itself_is_guessed_to_go_on_so() -> None:
+    trail = Trail()
+    trail.follow([9, 1, 2, 1, 2, 1])
+    assert trail.after([1, 2, 1], 5) == ([2, 1, 2, 1, 2], 3)
+    trail.extend([-1])
+    assert trail.after([1, 2, 1], 5) == ([2, 1], 3), "an earlier answer ended there"
 
 
 def test_a_long_prompt_is_read_in_parts_and_of_a_very_long_one_the_end() -> None:
@@ -108,7 +150,11 @@ def engine_of(checkpoint: Path, speculates: bool, **changes: Any) -> Engine:
         check_blocks=True,
         speculates=speculates,
     )
-    engine = build_engine(replace(config, **changes))
+    return settled(build_engine(replace(config, **changes)))
+
+
+def settled(engine: Engine) -> Engine:
+    """It knows what steps take, whatever they take."""
     engine._meter = _Settled(CHEAP)
     return engine
 

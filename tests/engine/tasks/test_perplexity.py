@@ -24,6 +24,7 @@ from python_backend.engine.cuda.build import assemble
 from python_backend.engine.cuda.decoder import CudaDecoder
 from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.fp8 import make_fp8
+from python_backend.engine.cuda.head import ByteHead, Head
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.weights import place_weights
 from python_backend.engine.host.device import Device, Gpu
@@ -98,8 +99,8 @@ def place_anywhere(
     def place(array: Weights) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    make = make_fp8 if config.precision == "fp8" else Linear
-    placed = place_weights(weights, place, make, lambda done, total: None)
+    make, make_head = (make_fp8, ByteHead) if config.precision == "fp8" else (Linear, Head)
+    placed = place_weights(weights, place, make, lambda done, total: None, make_head=make_head)
     assert config.max_tokens_in_kv_cache is not None
     pool = BlockPool(config.max_tokens_in_kv_cache // config.tokens_per_block, config.tokens_per_block)
     longest = pool.capacity_tokens
@@ -187,6 +188,31 @@ def test_each_precision_has_the_gpu_to_itself(
     assert rows[0]["change_percent"] == 0
     assert rows[1]["change_percent"] == pytest.approx(0, abs=1e-3), "the fake computes it in fp32"
     assert 0 < abs(rows[2]["change_percent"]) < 10
+
+
+def test_fp8_keys_and_values_are_measured_beside_those_of_the_same_precision(
+    device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], short_text: Path
+) -> None:
+    FakeGpu(device, monkeypatch)
+    measure(told_of(short_text, precisions=["bf16"], inflight_kv_precision="fp8"))
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = {event["precision"]: event for event in events if "stage" not in event}
+    assert list(rows) == ["fp32", "bf16", "bf16 with fp8 keys and values"]
+    exact, rounded = rows["bf16"]["change_percent"], rows["bf16 with fp8 keys and values"]["change_percent"]
+    assert exact == pytest.approx(0, abs=1e-3), "the fake computes it in fp32"
+    assert 0 < abs(rounded) < 10
+
+
+def test_fp8_keys_and_values_are_not_measured_where_they_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for device, why in (
+        (Device(), r"this machine computes on the CPU"),
+        (Device(Gpu("NVIDIA A100", (8, 0))), r".* fp8 needs 8.9"),
+    ):
+        monkeypatch.setattr(perplexity, "choose_device", lambda asked, gpu, found=device: found)
+        with pytest.raises(InflightError, match=rf"inflight_kv_precision is 'fp8'; allowed: auto \({why}\)"):
+            measure({"gpt_model_path": str(tmp_path), "inflight_kv_precision": "fp8"})
 
 
 def test_a_precision_that_does_not_fit_is_named(

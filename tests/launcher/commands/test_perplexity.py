@@ -92,6 +92,16 @@ def test_a_model_that_cannot_be_measured_is_reported(
     assert words in output.getvalue().replace("\n", " ")
 
 
+def test_keys_and_values_are_measured_in_fp8_on_a_gpu_only(tmp_path: Path) -> None:
+    config = tmp_path / "inflight.toml"
+    config.write_text('[engine]\ninflight_device = "cpu"\n')
+    for kv_precision, allowed in (("fp8", "auto (inflight_device is cpu)"), ("fp16", "auto, fp8")):
+        console, output = recorded()
+        assert run_perplexity({}, config, None, None, console, kv_precision) == 2
+        words = f"inflight_kv_precision is '{kv_precision}'; allowed: {allowed}"
+        assert words in output.getvalue().replace("\n", " ")
+
+
 def test_a_data_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf")
     (tmp_path / "data").write_text("a file")

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -21,6 +22,16 @@ def score_factors(scale: float, softcap: float | None) -> tuple[float, float]:
     if softcap is None:
         return 1.0, scale * LOG2_E
     return scale / softcap, softcap * LOG2_E
+
+
+def product_type(queries: torch.Tensor, keys: torch.Tensor) -> tl.dtype:
+    """What both products are computed in: fp16 has all numbers of fp8, and one instruction converts two.
+
+    To bf16 it takes three.
+    """
+    if queries.dtype == torch.float32:
+        return tl.float32
+    return tl.float16 if keys.dtype == torch.float8_e4m3fn else tl.bfloat16
 
 
 @triton.jit

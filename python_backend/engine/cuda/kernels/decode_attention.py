@@ -17,6 +17,7 @@ import triton.language as tl
 from python_backend.engine.cuda.kernels.attention_tiles import (
     LOWEST,
     padded_dim,
+    product_type,
     score_factors,
     soft_capped,
     soften,
@@ -140,6 +141,7 @@ def decode_attention(
         max(16, triton.next_power_of_2(heads // kv_heads)),
         head_dim,
         padded_dim(head_dim),
+        product_type(queries, keys),
         tokens_per_block,
         tile_tokens,
         MAX_PARTS,
@@ -239,6 +241,7 @@ def _decode(
     PADDED_GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
+    PRODUCT: tl.constexpr,
     TOKENS_PER_BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     MOST: tl.constexpr,
@@ -254,6 +257,8 @@ def _decode(
     # What to do was known before the step began, so it is read while the kernel before this one still runs.
     row = tl.load(work + item * 3).to(tl.int64)
     if row < 0:
+        if item == 0:
+            wait_for_predecessor(OVERLAPS)  # of all who have nothing to do, one: see there
         return
     part = tl.load(work + item * 3 + 1)
     parts = tl.load(work + item * 3 + 2)
@@ -275,7 +280,7 @@ def _decode(
     is_output = (group < GROUP)[:, None] & is_dim[None, :]
     query = tl.load(
         queries + row * query_stride + heads[:, None] * HEAD_DIM + dims[None, :], mask=is_output, other=0.0
-    )
+    ).to(PRODUCT)
     peaks = tl.full([PADDED_GROUP], LOWEST, tl.float32)
     totals = tl.zeros([PADDED_GROUP], tl.float32)
     mixed = tl.zeros([PADDED_GROUP, PADDED_DIM], tl.float32)
@@ -293,14 +298,14 @@ def _decode(
         is_wanted = is_seen[:, None]
         if HEAD_DIM != PADDED_DIM:
             is_wanted = is_wanted & is_dim[None, :]
-        key = tl.load(keys + offsets, mask=is_wanted, other=0.0)
+        key = tl.load(keys + offsets, mask=is_wanted, other=0.0).to(PRODUCT)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
         if CAPPED:
             scores = soft_capped(scores, inner)
         scores = tl.where(is_seen[None, :], scores, float("-inf"))
         weights, shrink, peaks, totals = soften(scores, outer, peaks, totals)
-        value = tl.load(values + offsets, mask=is_wanted, other=0.0)
-        mixed = tl.dot(weights.to(value.dtype), value, mixed * shrink[:, None], input_precision="ieee")
+        value = tl.load(values + offsets, mask=is_wanted, other=0.0).to(PRODUCT)
+        mixed = tl.dot(weights.to(PRODUCT), value, mixed * shrink[:, None], input_precision="ieee")
 
     if parts == 1:
         if HAS_SINKS:
@@ -354,8 +359,10 @@ def _reduce(
     row = tl.load(work + item * 3).to(tl.int64)
     part = tl.load(work + item * 3 + 1)
     parts = tl.load(work + item * 3 + 2)
-    if (part == 0) & (parts > 1):
+    is_first_of_several = (part == 0) & (parts > 1)
+    if is_first_of_several | (item == 0):
         wait_for_predecessor(OVERLAPS)
+    if is_first_of_several:
         _put_together(
             out,
             partials,

@@ -17,7 +17,11 @@ from python_backend.engine.cuda.kernels.hardware import is_hopper_or_newer
 
 @triton.jit
 def wait_for_predecessor(OVERLAPS: tl.constexpr):
-    """To be called before anything is read that another kernel wrote, or written that another reads."""
+    """To be called before anything is read that another kernel wrote, or written that another reads.
+
+    At least one program of a kernel has to call it, whatever there is to do: the next kernel waits for this
+    one alone, and takes it that all before it is done.
+    """
     if OVERLAPS:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()

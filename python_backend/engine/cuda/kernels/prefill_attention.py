@@ -17,6 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from python_backend.engine.cuda.kernels.attention_tiles import (
     LOWEST,
     padded_dim,
+    product_type,
     score_factors,
     soft_capped,
     soften,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _WANTED_PROGRAMS = 264
 _LEAST_PART_TOKENS = 1024
 _MOST_PARTS = 32
+# Rows that the device copies by itself begin at multiples of so many bytes.
+_COPIED_BYTES = 16
 # Peak and total of a row, and two numbers that keep the next one aligned.
 _STATISTICS = 4
 
@@ -138,7 +141,8 @@ def prefill_attention(
     blocks, kv_heads, tokens_per_block, _ = keys.shape
     tiling = tiling or prefill_tiling(head_dim, heads // kv_heads, queries.dtype, tokens_per_block)
     padded = padded_dim(head_dim)
-    copies = tiling.copies_tiles and tokens_per_block % tiling.tile_tokens == 0 and _copies_by_itself(keys)
+    fits = tokens_per_block % tiling.tile_tokens == 0 and head_dim * keys.itemsize % _COPIED_BYTES == 0
+    copies = tiling.copies_tiles and fits and _copies_by_itself(keys)
     cached: tuple[Any, Any] = (keys, values)
     if copies:
         shape, strides = [blocks * kv_heads * tokens_per_block, head_dim], [head_dim, 1]
@@ -166,6 +170,7 @@ def prefill_attention(
         heads // kv_heads,
         head_dim,
         padded,
+        product_type(queries, keys),
         tokens_per_block,
         tiling.query_rows,
         tiling.tile_tokens,
@@ -204,6 +209,7 @@ def _attend(
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
+    PRODUCT: tl.constexpr,
     TOKENS_PER_BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     COPIES: tl.constexpr,
@@ -229,7 +235,7 @@ def _attend(
             else:
                 key = tl.load(keys + offsets)
         blocks = tile_blocks(table, first_token + TILE, end_token, TOKENS_PER_BLOCK, TILE)
-        scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        scores = tl.dot(query, tl.trans(key.to(PRODUCT)), input_precision="ieee")
         if CAPPED:
             scores = soft_capped(scores, inner)
         if tile >= masked_tile:
@@ -244,10 +250,11 @@ def _attend(
             value = tl.load(values + offsets, mask=is_dim, other=0.0)
         else:
             value = tl.load(values + offsets)
+        value = value.to(PRODUCT)
         if IS_TAIL:
             # Memory after the sequence's end may hold anything, and 0 * NaN is NaN.
             value = tl.where(tokens[:, None] < end_token, value, 0.0)
-        mixed = tl.dot(weights.to(value.dtype), value, mixed * shrink[:, None], input_precision="ieee")
+        mixed = tl.dot(weights.to(PRODUCT), value, mixed * shrink[:, None], input_precision="ieee")
     return peaks, totals, mixed
 
 
@@ -283,6 +290,7 @@ def _prefill(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
+    PRODUCT: tl.constexpr,
     TOKENS_PER_BLOCK: tl.constexpr,
     QUERY_ROWS: tl.constexpr,
     TILE: tl.constexpr,
@@ -314,7 +322,7 @@ def _prefill(
     rows = (first_row + first_query + query_tokens).to(tl.int64)
     query = tl.load(
         queries + (rows * query_stride + heads * HEAD_DIM)[:, None] + dims[None, :], mask=is_output, other=0.0
-    )
+    ).to(PRODUCT)
     row_positions = first_position + query_tokens
     chunk_end = first_position + queries_left
 
@@ -353,6 +361,7 @@ def _prefill(
             KV_HEADS,
             HEAD_DIM,
             PADDED_DIM,
+            PRODUCT,
             TOKENS_PER_BLOCK,
             TILE,
             COPIES,

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
+from python_backend.engine.cuda.kernels.quantization import FP8_MAX
 
 _HEADS_PER_PROGRAM = 8
 
@@ -32,6 +33,7 @@ def _turn_and_store(
     HAS_NORM: tl.constexpr,
     TILE_HEADS: tl.constexpr,
     TILE_DIM: tl.constexpr,
+    LARGEST_FP8: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_predecessor(OVERLAPS)
@@ -70,8 +72,11 @@ def _turn_and_store(
     kv_head = tl.where(turns, heads - HEADS, heads - HEADS - KV_HEADS)
     cached = (block * KV_HEADS + kv_head) * BLOCK_TOKENS + position % BLOCK_TOKENS
     target = cached[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(keys + target, turned, mask=inside & (turns & (heads >= HEADS))[:, None])
-    tl.store(values + target, turned, mask=inside & (heads >= HEADS + KV_HEADS)[:, None])
+    kept = turned
+    if keys.dtype.element_ty == tl.float8e4nv:
+        kept = tl.clamp(turned.to(tl.float32), -LARGEST_FP8, LARGEST_FP8).to(tl.float8e4nv)
+    tl.store(keys + target, kept, mask=inside & (turns & (heads >= HEADS))[:, None])
+    tl.store(values + target, kept, mask=inside & (heads >= HEADS + KV_HEADS)[:, None])
 
 
 def turn_and_store(
@@ -87,6 +92,8 @@ def turn_and_store(
     block_tables: torch.Tensor,
 ) -> None:
     """`qkv` (rows, queries keys values): queries are turned where they are, keys and values go to the cache.
+
+    There they have its type; what fp8 has no number for becomes the largest that it has.
 
     `cosines` and `sines` are (positions, pairs); `head_norms` is the weight of the norm that query and key
     heads get before they turn, one head after the other.
@@ -114,6 +121,7 @@ def turn_and_store(
         HAS_NORM=head_norms is not None,
         TILE_HEADS=_HEADS_PER_PROGRAM,
         TILE_DIM=tile_dim,
+        LARGEST_FP8=FP8_MAX,
         num_warps=4,
         **overlap_options(qkv),
     )

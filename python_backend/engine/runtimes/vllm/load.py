@@ -141,6 +141,7 @@ def engine_arguments(
         "skip_tokenizer_init": checkpoint.tokenizer_dir is None,
         "dtype": _DTYPES[parameters.inflight_precision],
         "quantization": "fp8" if parameters.inflight_precision == "fp8" else None,
+        "kv_cache_dtype": parameters.inflight_kv_precision,
         "load_format": "dummy" if parameters.inflight_weights == "random" else "auto",
         "max_model_len": checkpoint.max_sequence_tokens,
         "max_num_seqs": settings.max_batch_size,

@@ -47,6 +47,14 @@ def source(tmp_path: Path) -> CheckpointSource:
             },
             Needs(3 * 1000, 3 * 10 * PER_TOKEN * 2, 6),
         ),
+        (
+            {
+                "inflight_device": "cuda",
+                "inflight_kv_precision": "fp8",
+                "max_tokens_in_paged_kv_cache": "10",
+            },
+            Needs(1500, 10 * PER_TOKEN, 1),
+        ),
         ({}, Needs(4000, 0)),
     ],
 )
