@@ -35,7 +35,7 @@ from python_backend.engine.native.tables import (
     Scratch,
     Told,
 )
-from python_backend.engine.native.threads import FIRST_FREE, Team
+from python_backend.engine.native.threads import FIRST_FREE, Team, lead
 from python_backend.engine.native.weight_layouts import whole
 from python_backend.engine.native.weights import head_format
 
@@ -51,7 +51,7 @@ _ROWS_TOGETHER = 4
 # Of so many rows it is measured whether AMX multiplies them in less time.
 _TRIED_ROWS = (WIDE_ROWS, 2 * WIDE_ROWS, 4 * WIDE_ROWS)
 # What is compiled, each by itself.
-PARTS: tuple[Dispatcher, ...] = (run_step, layer_attention)
+PARTS: tuple[Dispatcher, ...] = (layer_attention, run_step, lead)
 
 
 def _floats(*shape: int) -> NDArray[np.float32]:
@@ -126,11 +126,16 @@ class NativeModel:
         return {
             layer_attention: tuple(map(numba.typeof, of_layer)),
             run_step: tuple(map(numba.typeof, (0, *told))),
+            lead: self._team.signature(told),
         }
 
     @cached_property
     def _attention(self) -> int:
         return address_of(layer_attention, self.signatures[layer_attention])
+
+    @cached_property
+    def _step(self) -> int:
+        return address_of(run_step, self.signatures[run_step])
 
     def warm_up(self) -> None:
         """So that the first request does not wait for compiled code to be found and loaded.
@@ -176,7 +181,7 @@ class NativeModel:
     def _run(self, batch: Batch, adapters: list[int]) -> NDArray[np.float32]:
         self._counters[FIRST_FREE:] = 0
         told = self._told(batch, adapters, self._attention)
-        self._team.run(run_step, *told)
+        self._team.run(self._step, told)
         return told.logits
 
     def _told(self, batch: Batch, adapters: list[int], attention: int) -> Told:

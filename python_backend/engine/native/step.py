@@ -22,7 +22,7 @@ from python_backend.engine.native.adapters import (
 )
 from python_backend.engine.native.addresses import call_at
 from python_backend.engine.native.amx import begin_tiles, end_tiles
-from python_backend.engine.native.arithmetic import NO, NOUGHT, OPTIONS, STEP_OPTIONS, hyperbolic_tangent
+from python_backend.engine.native.arithmetic import NO, NOUGHT, OPTIONS, hyperbolic_tangent
 from python_backend.engine.native.experts import think
 from python_backend.engine.native.layer_attention import COUNTERS
 from python_backend.engine.native.products import embed, fold_in, mlp_inner, prepare, product
@@ -68,7 +68,7 @@ def _mlp(d, w, layer, mlp, adds, rows, x, adapted, me, threads, counters, number
     meet(counters, threads)
 
 
-@njit(cache=True, **STEP_OPTIONS)
+@njit(cache=True, **OPTIONS)
 def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, logits, counters):
     """`attention` is where `layer_attention` lies, compiled for the types that are told here.
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numba
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from python_backend.engine.native import attention
+from python_backend.engine.native.addresses import address_of
 from python_backend.engine.native.amx import NEVER, begin_tiles, end_tiles, spread
 from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
 from python_backend.engine.native.combining import LANES, store_half
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
 from python_backend.engine.native.products import buffer_floats, product
 from python_backend.engine.native.tables import Inputs, Matrix
-from python_backend.engine.native.threads import FIRST_FREE, meet, take_number
+from python_backend.engine.native.threads import FIRST_FREE, Team, meet, take_number
 from python_backend.engine.native.vectors import Vectors
 from python_backend.engine.native.weight_layouts import Packed, whole
 
@@ -139,6 +141,17 @@ def take_all(me: Any, threads: Any, taken: Any, counters: Any) -> None:
             break
         taken[number] += 1
     meet(counters, threads)
+
+
+@compiled
+def say_number(me: Any, threads: Any, numbers: Any, counters: Any) -> None:
+    numbers[me] = me + 1
+    meet(counters, threads)
+
+
+def run_on(team: Team, work: Any, *told: Any) -> None:
+    """On every thread of the team."""
+    team.run(address_of(work, (numba.int64, *map(numba.typeof, told))), told)
 
 
 def rounded(rows: Floats) -> Inputs:
