@@ -1,8 +1,9 @@
-"""Sixteen rows times eight channels by AMX, for prompts: down to the last bit what microkernel.py computes.
+"""Sixteen rows times sixteen channels by AMX: down to the last bit what microkernel.py computes.
 
-A group's weights, as they lie in memory, are one of its tiles: eight quads of inputs, with four bytes of each
-of eight channels side by side. Four-bit weights are spread to bytes before. Elsewhere than on processors that
-have it nothing is compiled, and nobody may ask for it.
+A group's weights, as they lie in memory, fill one of its registers: eight quads of inputs, with four bytes of
+each of eight channels side by side. Two tiles that follow each other are multiplied together, and scaled as
+one vector. Four-bit weights are spread to bytes before. Elsewhere than on processors that have AMX nothing is
+compiled, and nobody may ask for it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from python_backend.engine.native.vectors import (
     I64,
     at,
     broadcast,
+    chosen,
     counted,
     load,
     multiply_add,
@@ -36,14 +38,16 @@ from python_backend.engine.native.vectors import (
 
 HAS_AMX = {"+amx-tile", "+amx-int8", "+avx512vl"} <= FEATURES
 WIDE_ROWS = 16
+WIDE_TILES = 2
+_WIDTH = WIDE_TILES * CHANNELS
 NEVER = np.int64(2**62)  # instead of the number of rows from which on it is used
 GROUP_BYTES = GROUP * CHANNELS
 _ROW_BYTES = 4 * CHANNELS
-# Registers of the sums, of rows and of weights, each for one group and for the next.
-_SUMS, _ROWS, _WEIGHTS = 0, 2, 4
+# Registers: sums of each tile for one group and for the next, rows of both groups, weights of each tile.
+_SUMS, _ROWS, _WEIGHTS = range(4), range(4, 6), range(6, 8)
 _SHAPES = {_SUMS: (WIDE_ROWS, _ROW_BYTES), _ROWS: (WIDE_ROWS, GROUP), _WEIGHTS: (GROUP // 4, _ROW_BYTES)}
-_FLOATS, _HALFS = ir.VectorType(FLOAT, CHANNELS), ir.VectorType(HALF, CHANNELS)
-_COUNTS = ir.VectorType(I32, CHANNELS)
+_HALFS = ir.VectorType(HALF, CHANNELS)
+_FLOATS, _COUNTS = ir.VectorType(FLOAT, _WIDTH), ir.VectorType(I32, _WIDTH)
 _ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -63,8 +67,8 @@ def _shapes() -> bytearray:
     """As the instruction that sets them reads them: bytes of a row from 16 on, rows from 48 on."""
     told = bytearray(64)
     told[0] = 1
-    for first, (rows, row_bytes) in _SHAPES.items():
-        for register in (first, first + 1):
+    for registers, (rows, row_bytes) in _SHAPES.items():
+        for register in registers:
             told[16 + 2 * register], told[48 + register] = row_bytes, rows
     return told
 
@@ -97,7 +101,7 @@ def end_tiles(context):
 
 @intrinsic
 def spread(context, nibbles, groups, out):
-    """A tile's 4-bit weights as bytes, sixteenfold, as the microkernel has them in registers."""
+    """Groups of 4-bit weights as bytes, sixteenfold, as the microkernel has them in registers."""
 
     def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         source, end = pointer_to(builder, values[0], I8), pointer_to(builder, values[2], I8)
@@ -125,13 +129,22 @@ class _WideTile:
         self._builder = builder
         self._kind = kind
         weights, scales, activations, self._stride, sizes, totals, groups_stride, self._groups = values[:8]
-        self._weights, self._scales = pointer_to(builder, weights, I8), pointer_to(builder, scales, HALF)
+        scale_bytes = 2 * kind.scales_per_group
+        self._weights = [pointer_to(builder, place, I8) for place in self._tiles(weights, GROUP_BYTES)]
+        self._scales = [pointer_to(builder, place, HALF) for place in self._tiles(scales, scale_bytes)]
         self._activations = pointer_to(builder, activations, I8)
         self._sizes, self._totals = self.rows(sizes, groups_stride), self.rows(totals, groups_stride)
-        counts = cgutils.alloca_once(builder, ir.ArrayType(I8, 2 * WIDE_ROWS * _ROW_BYTES))
+        counts = cgutils.alloca_once(builder, ir.ArrayType(I8, 2 * WIDE_ROWS * WIDE_TILES * _ROW_BYTES))
         counts.align = 64
         whole = builder.bitcast(counts, I8.as_pointer())
-        self._counts = [at(builder, whole, half * WIDE_ROWS * _ROW_BYTES) for half in range(2)]
+        self._counts = [at(builder, whole, half * WIDE_ROWS * WIDE_TILES * _ROW_BYTES) for half in range(2)]
+
+    def _tiles(self, address: ir.Value, group_bytes: int) -> list[ir.Value]:
+        builder = self._builder
+        whole = builder.mul(self._groups, ir.Constant(I64, group_bytes))
+        return [
+            builder.add(address, builder.mul(whole, ir.Constant(I64, tile))) for tile in range(WIDE_TILES)
+        ]
 
     def rows(self, address: ir.Value, step: ir.Value) -> list[ir.Value]:
         builder = self._builder
@@ -179,41 +192,49 @@ class _WideTile:
     def _multiply(self, index: ir.Value, half: int) -> None:
         """Sums of one group's products, in integers, to where `_scaled` finds them."""
         builder = self._builder
-        weights = builder.gep(self._weights, [builder.mul(index, ir.Constant(I64, GROUP_BYTES))])
         rows = builder.gep(self._activations, [builder.mul(index, ir.Constant(I64, GROUP))])
-        step = ir.Constant(I64, _ROW_BYTES)
-        sums, taken, by = (ir.Constant(I8, first + half) for first in (_SUMS, _ROWS, _WEIGHTS))
-        _call(builder, "tilezero", sums)
+        group = builder.mul(index, ir.Constant(I64, GROUP_BYTES))
+        taken = ir.Constant(I8, _ROWS[half])
         _call(builder, "tileloadd64", taken, rows, self._stride)
-        _call(builder, "tileloadd64", by, weights, step)
-        _call(builder, "tdpbssd", sums, taken, by)
-        _call(builder, "tilestored64", sums, self._counts[half], step)
+        for tile in range(WIDE_TILES):
+            sums, by = ir.Constant(I8, _SUMS[2 * half + tile]), ir.Constant(I8, _WEIGHTS[tile])
+            weights = builder.gep(self._weights[tile], [group])
+            place = at(builder, self._counts[half], tile * _ROW_BYTES)
+            _call(builder, "tilezero", sums)
+            _call(builder, "tileloadd64", by, weights, ir.Constant(I64, _ROW_BYTES))
+            _call(builder, "tdpbssd", sums, taken, by)
+            _call(builder, "tilestored64", sums, place, ir.Constant(I64, WIDE_TILES * _ROW_BYTES))
 
     def _scaled(self, index: ir.Value, half: int, sums: list[ir.Value]) -> list[ir.Value]:
         builder, per_group = self._builder, self._kind.scales_per_group
-        scales = builder.gep(self._scales, [builder.mul(index, ir.Constant(I64, per_group))])
-        loaded = [
-            builder.fpext(load(builder, at(builder, scales, first), _HALFS), _FLOATS)
-            for first in range(0, per_group, CHANNELS)
-        ]
+        group = builder.mul(index, ir.Constant(I64, per_group))
+        scales = [builder.gep(tile, [group]) for tile in self._scales]
+        loaded = []
+        for first in range(0, per_group, CHANNELS):
+            halfs = [load(builder, at(builder, tile, first), _HALFS) for tile in scales]
+            both = builder.shuffle_vector(*halfs, ir.Constant(_COUNTS, list(range(_WIDTH))))
+            loaded.append(builder.fpext(both, _FLOATS))
         added = []
         for row in range(WIDE_ROWS):
             worth = builder.load(builder.gep(self._sizes[row], [index]))
             is_int4 = self._kind is Format.INT4
             step = builder.fmul(worth, ir.Constant(FLOAT, 1 / 16)) if is_int4 else worth
-            scale = builder.fmul(loaded[0], broadcast(builder, step, CHANNELS))
-            counts = load(builder, at(builder, self._counts[half], row * _ROW_BYTES), _COUNTS)
+            scale = builder.fmul(loaded[0], broadcast(builder, step, _WIDTH))
+            counts = load(builder, at(builder, self._counts[half], row * WIDE_TILES * _ROW_BYTES), _COUNTS)
             total = multiply_add(builder, builder.sitofp(counts, _FLOATS), scale, sums[row])
             if is_int4:
                 levels = builder.load(builder.gep(self._totals[row], [index]))
-                together = broadcast(builder, builder.fmul(worth, levels), CHANNELS)
+                together = broadcast(builder, builder.fmul(worth, levels), _WIDTH)
                 total = multiply_add(builder, loaded[1], together, total)
             added.append(total)
         return added
 
 
 def make_wide_tile(kind: Format) -> Callable[..., None]:
-    """What `make_tile` makes, for sixteen rows of a thread that has begun with tiles."""
+    """What `make_tile` makes, for sixteen rows and two tiles, by a thread that has begun with tiles.
+
+    The second tile's sums end `gap` bytes behind those of the first.
+    """
 
     @intrinsic
     def tile(
@@ -230,17 +251,20 @@ def make_wide_tile(kind: Format) -> Callable[..., None]:
         begin_stride,
         out,
         out_stride,
+        gap,
     ):
         def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             if HAS_AMX:
-                begin, begin_stride, out, out_stride = values[8:]
+                begin, begin_stride, out, out_stride, gap = values[8:]
                 tile = _WideTile(builder, kind, values)
                 begun = [load(builder, place, _FLOATS) for place in tile.rows(begin, begin_stride)]
                 sums = tile.sums(begun)
-                for vector, place in zip(sums, tile.rows(out, out_stride), strict=True):
-                    store(builder, vector, place)
+                for half, address in enumerate((out, builder.add(out, gap))):
+                    lanes = list(range(half * CHANNELS, (half + 1) * CHANNELS))
+                    for vector, place in zip(sums, tile.rows(address, out_stride), strict=True):
+                        store(builder, chosen(builder, vector, lanes), place)
             return target.get_dummy_value()
 
-        return types.void(*[types.int64] * 12), generate
+        return types.void(*[types.int64] * 13), generate
 
     return tile

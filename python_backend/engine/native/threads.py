@@ -25,8 +25,8 @@ _MACHINE = platform.machine()
 # one that keeps looking has had its time when its turn comes, and all wait for it in the next meeting. On x86
 # it pauses between two looks: without that, as many would be over in a few microseconds.
 _LOOKS_BEFORE_SLEEPING = 1_000 if _MACHINE == "x86_64" else 20_000
-# The counters of the barrier: threads that have come, ever, and, as behind each that is waited for, those that
-# sleep until it changes.
+# The first counter of the barrier: threads that have come, ever. Behind it, as behind each that is waited
+# for, are those that sleep until it changes.
 _ARRIVALS = np.int64(0)
 FIRST_FREE = np.int64(2)
 # What a team shares: runs that were begun, ever; then where the work lies, and what it is told.
@@ -125,6 +125,7 @@ def _tell(context, work, told, team):
             builder.store(value, cgutils.gep_inbounds(builder, left, 0, index))
         follow = ir.Function(builder.module, _FOLLOW, builder.module.get_unique_name("follow"))
         follow.linkage = "internal"
+        # There is nothing in it to optimise, and to find that out takes long.
         follow.attributes.add("optnone")
         follow.attributes.add("noinline")
         inside = ir.IRBuilder(follow.append_basic_block())
@@ -185,7 +186,7 @@ def _follow(number, team):
 
 
 class Team:
-    """Threads that wait in compiled code: none of them needs Python's lock, or what Python knows, to begin."""
+    """Threads that wait for work in compiled code: to begin, none of them needs Python's lock."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
