@@ -8,7 +8,6 @@ compiled, and nobody may ask for it.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from python_backend.engine.host.processor import is_amx_permitted
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
 from python_backend.engine.native.vectors import (
     FEATURES,
@@ -48,14 +48,11 @@ _SUMS, _ROWS, _WEIGHTS = range(4), range(4, 6), range(6, 8)
 _SHAPES = {_SUMS: (WIDE_ROWS, _ROW_BYTES), _ROWS: (WIDE_ROWS, GROUP), _WEIGHTS: (GROUP // 4, _ROW_BYTES)}
 _HALFS = ir.VectorType(HALF, CHANNELS)
 _FLOATS, _COUNTS = ir.VectorType(FLOAT, _WIDTH), ir.VectorType(I32, _WIDTH)
-_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 
 
 def is_permitted() -> bool:
-    """Asks Linux for the room that a thread's tiles take; once for the whole process."""
-    if not HAS_AMX:
-        return False
-    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
+    """Whether the processor, the compiler and Linux all have it; whoever multiplies must have asked."""
+    return HAS_AMX and is_amx_permitted()
 
 
 def _call(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> None:
