@@ -80,7 +80,9 @@ def native(kind: Format, directory: Path, threads: int) -> NativeModel:
     weights = RandomWeights(SMOLLM2_135M)
     write_packed(weights, kind, directory / kind.name)
     arrays = map_packed(directory / kind.name, weights.shape, kind)
-    return NativeModel(weights.shape, arrays, kind, BLOCKS, TOKENS_PER_BLOCK, 8192, threads)
+    model = NativeModel(weights.shape, arrays, kind, BLOCKS, TOKENS_PER_BLOCK, 8192, threads)
+    model.warm_up()
+    return model
 
 
 def report(console: Console, plots: Plots) -> bool:

@@ -2,7 +2,8 @@
 
 The model is all-MiniLM-L6-v2 as `inflight up` has it. fastembed, which is no dependency, takes part where it
 is installed, with the same weights exported by torch. Each contestant computes each case in turn, round after
-round, so that what else runs on the machine disturbs all of them alike; shown is the median.
+round, so that what else runs on the machine disturbs all of them alike, and after a rest, so that they do not
+disturb each other; shown is the median.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from python_backend.host.cores import available_cores
 Embed = Callable[[Sequence[str]], Any]
 ROWS = (1, 8, 32, 128)
 _WORDS = "the cat sat on a mat and then went home to sleep for some time in its own bed"
-_REST_S = 0.2  # threads of some spin for a while after a call, on a core that the next contestant needs
+# Threads of some spin for a while after a call, on a core that the next contestant needs: without a rest,
+# ours looked 1.5 times as slow as it is on two x86 cores.
+_REST_S = 0.2
 # Words of one token each, between two special ones.
 LENGTHS: dict[str, Callable[[int], int]] = {
     "12 tokens": lambda row: 10,

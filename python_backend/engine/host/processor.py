@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from enum import Enum
 from pathlib import Path
+
+_AMX = {"amx_tile", "amx_int8"}
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 
 
 class Instructions(str, Enum):
@@ -29,10 +33,27 @@ def instructions_in(flags: set[str], machine: str) -> Instructions:
 
 
 def cpu_instructions() -> Instructions:
+    return instructions_in(_flags(), platform.machine())
+
+
+def is_amx_permitted() -> bool:
+    """Asks Linux for the room that a thread's tiles take; once for the whole process."""
+    if not _flags() >= _AMX:
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
+
+
+def instructions_for(precision: str) -> str:
+    """In words."""
+    others = " and AMX" if precision != "fp32" and is_amx_permitted() else ""
+    return cpu_instructions().value + others
+
+
+def _flags() -> set[str]:
     try:
         told = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return Instructions.ANY
+        return set()
     lines = (line.partition(":") for line in told.splitlines())
     flags = next((value for name, _, value in lines if name.strip().lower() in ("flags", "features")), "")
-    return instructions_in(set(flags.split()), platform.machine())
+    return set(flags.split())

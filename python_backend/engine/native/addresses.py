@@ -20,18 +20,30 @@ def address_of(function: Any, signature: tuple[Any, ...]) -> int:
         return address
 
 
+def flattened(target: Any, builder: ir.IRBuilder, kinds: list[Any], told: ir.Value) -> list[ir.Value]:
+    """What a tuple of these types has in it, as a compiled function takes it."""
+    values = cgutils.unpack_tuple(builder, told, len(kinds))
+    found: list[ir.Value] = target.get_arg_packer(kinds).as_arguments(builder, values)
+    return found
+
+
+def emit_call(
+    target: Any, builder: ir.IRBuilder, address: ir.Value, kinds: list[Any], arguments: list[ir.Value]
+) -> None:
+    """Calls what lies there: it takes exactly these types, flattened, and neither returns nor raises."""
+    kind = target.call_conv.get_function_type(types.none, kinds)
+    # What it would return, and what it would raise, have places all the same.
+    places = [cgutils.alloca_once(builder, each.pointee) for each in kind.args[:2]]
+    builder.call(builder.inttoptr(address, kind.as_pointer()), [*places, *arguments])
+
+
 @intrinsic
 def call_at(context, address, told):
     """The function there: it takes what is told, by exactly these types, and neither returns nor raises."""
 
     def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         kinds = list(told)
-        kind = target.call_conv.get_function_type(types.none, kinds)
-        # What it would return, and what it would raise, have places all the same.
-        places = [cgutils.alloca_once(builder, each.pointee) for each in kind.args[:2]]
-        each_told = cgutils.unpack_tuple(builder, values[1], len(kinds))
-        arguments = target.get_arg_packer(kinds).as_arguments(builder, each_told)
-        builder.call(builder.inttoptr(values[0], kind.as_pointer()), [*places, *arguments])
+        emit_call(target, builder, values[0], kinds, flattened(target, builder, kinds, values[1]))
         return target.get_dummy_value()
 
     return types.void(types.int64, told), generate

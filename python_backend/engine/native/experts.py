@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from python_backend.engine.native.amx import NEVER
 from python_backend.engine.native.arithmetic import NO, OPTIONS, exponential
 from python_backend.engine.native.products import mlp_inner, part_of, product
 from python_backend.engine.native.tables import Matrix
@@ -78,7 +79,7 @@ def _copy_row(source, row, target, place):
 def _gather(d, w, layer, rows, x, e, me, threads, counters, number):
     """Chooses each row's experts and puts the rows of each expert side by side."""
     router = Matrix(w.router[layer], w.head_scales[:0], w.router_bias[layer])
-    product(FP32, router, rows, x.normed, NO, e.scores, x.tiles[me], counters, number, threads)
+    product(FP32, router, rows, NEVER, x.normed, NO, e.scores, x.tiles[me], counters, number, threads)
     meet(counters, threads)
     for row in range(me, rows, threads):
         _choose(e.scores, row, d.experts_renormalize, d.experts_shared, e.chosen, e.shares)
@@ -118,6 +119,7 @@ def think(d, w, layer, rows, x, e, me, threads, counters, number):
                 None,
                 layer,
                 end - first,
+                d.wide_from,
                 gathered,
                 inner,
                 buffer,
@@ -135,7 +137,8 @@ def think(d, w, layer, rows, x, e, me, threads, counters, number):
             )
             inner, out = part_of(e.inner, first, end), e.out[first:end]
             at = number + 1 + experts + expert
-            product(d.format, matrix, end - first, inner, NO, out, buffer, counters, at, threads)
+            rows_here = end - first
+            product(d.format, matrix, rows_here, d.wide_from, inner, NO, out, buffer, counters, at, threads)
     meet(counters, threads)
     for row in range(me, rows, threads):
         for i in range(x.delta.shape[1]):

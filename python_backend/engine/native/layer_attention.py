@@ -50,7 +50,7 @@ def layer_attention(d, w, is_normed, layer, batch, x, adapted, cache, me, thread
     rows = batch.token_ids.shape[0]
     buffer = x.tiles[me]
     qkv = Matrix(w.qkv[layer], w.qkv_scales[layer], w.qkv_bias[layer])
-    product(d.format, qkv, rows, x.normed, NO, x.qkv, buffer, counters, number + _QKV, threads)
+    product(d.format, qkv, rows, d.wide_from, x.normed, NO, x.qkv, buffer, counters, number + _QKV, threads)
     meet(counters, threads)
     for row in range(me, rows, threads):
         expand_row(adapted, layer, QUERY, THREE_PARTS, row, x.qkv)
@@ -70,7 +70,6 @@ def layer_attention(d, w, is_normed, layer, batch, x, adapted, cache, me, thread
         meet(counters, threads)
     target = x.delta if is_normed else x.hidden
     matrix = Matrix(w.attention_out[layer], w.attention_out_scales[layer], w.attention_out_bias[layer])
-    product(
-        d.format, matrix, rows, x.attended, not is_normed, target, buffer, counters, number + _OUT, threads
-    )
+    adds, number = not is_normed, number + _OUT
+    product(d.format, matrix, rows, d.wide_from, x.attended, adds, target, buffer, counters, number, threads)
     meet(counters, threads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence as Row
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,10 +17,12 @@ from python_backend.engine.kv.layout import one_table
 from python_backend.engine.kv.size import kv_bytes_per_number
 from python_backend.engine.native.adapters import NativeAdapters
 from python_backend.engine.native.addresses import address_of
+from python_backend.engine.native.amx import NEVER, WIDE_ROWS, is_permitted
 from python_backend.engine.native.arithmetic import ACTIVATIONS
 from python_backend.engine.native.combining import LANES
 from python_backend.engine.native.layer_attention import layer_attention
-from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
+from python_backend.engine.native.products import buffer_floats
 from python_backend.engine.native.step import counters_per_layer, run_step
 from python_backend.engine.native.tables import (
     Adapted,
@@ -31,7 +35,7 @@ from python_backend.engine.native.tables import (
     Scratch,
     Told,
 )
-from python_backend.engine.native.threads import FIRST_FREE, Team
+from python_backend.engine.native.threads import FIRST_FREE, Team, lead
 from python_backend.engine.native.weight_layouts import whole
 from python_backend.engine.native.weights import head_format
 
@@ -41,10 +45,13 @@ if TYPE_CHECKING:
     from python_backend.engine.models.decoder import DecoderShape
     from python_backend.engine.scheduling.plan import Chunk
 
+_log = logging.getLogger("inflight.engine")
 # Rows of a prompt that attend together: each block's keys and values are then read once for all of them.
 _ROWS_TOGETHER = 4
+# Of so many rows it is measured whether AMX multiplies them in less time.
+_TRIED_ROWS = (WIDE_ROWS, 2 * WIDE_ROWS, 4 * WIDE_ROWS)
 # What is compiled, each by itself.
-PARTS: tuple[Dispatcher, ...] = (run_step, layer_attention)
+PARTS: tuple[Dispatcher, ...] = (layer_attention, run_step, lead)
 
 
 def _floats(*shape: int) -> NDArray[np.float32]:
@@ -113,21 +120,53 @@ class NativeModel:
     @property
     def signatures(self) -> dict[Dispatcher, tuple[Any, ...]]:
         """The types of what each part is told."""
-        told = self._told(self._one_row(), [], attention=0)
+        told = self._told(self._same_rows(1), [], attention=0)
         d, w, batch, x, _, adapted, cache, _, counters = told[2:]
         of_layer = (d, w.attention, False, 0, batch, x, adapted, cache, 0, told.threads, counters, 0)
         return {
             layer_attention: tuple(map(numba.typeof, of_layer)),
             run_step: tuple(map(numba.typeof, (0, *told))),
+            lead: self._team.signature(told),
         }
 
     @cached_property
     def _attention(self) -> int:
         return address_of(layer_attention, self.signatures[layer_attention])
 
+    @cached_property
+    def _step(self) -> int:
+        return address_of(run_step, self.signatures[run_step])
+
     def warm_up(self) -> None:
-        """So that the first request does not wait for compiled code to be found and loaded."""
-        self._run(self._one_row(), [])
+        """So that the first request does not wait for compiled code to be found and loaded.
+
+        Where there is AMX, it is used from the number of rows on where that takes less time here.
+        """
+        self._run(self._same_rows(1), [])
+        if self._dimensions.format != Format.FP32 and is_permitted():
+            self._dimensions = self._dimensions._replace(wide_from=self._rows_where_wide_pays())
+
+    def _rows_where_wide_pays(self) -> int:
+        for rows in _TRIED_ROWS:
+            usual_s, usual = self._timed(rows, int(NEVER))
+            wide_s, wide = self._timed(rows, rows)
+            if not np.array_equal(usual.view(np.uint32), wide.view(np.uint32)):
+                _log.warning("AMX gives other results than the other kernels here, and is not used")
+                break
+            if wide_s < usual_s:
+                _log.info("AMX multiplies %d rows and more", rows)
+                return rows
+        return int(NEVER)
+
+    def _timed(self, rows: int, wide_from: int) -> tuple[float, NDArray[np.float32]]:
+        """The shorter of two steps."""
+        self._dimensions = self._dimensions._replace(wide_from=wide_from)
+        took_s = []
+        for _ in range(2):
+            began_s = time.perf_counter()
+            logits = self._run(self._same_rows(rows), [])
+            took_s.append(time.perf_counter() - began_s)
+        return min(took_s), logits
 
     def close(self) -> None:
         self._team.close()
@@ -142,7 +181,7 @@ class NativeModel:
     def _run(self, batch: Batch, adapters: list[int]) -> NDArray[np.float32]:
         self._counters[FIRST_FREE:] = 0
         told = self._told(batch, adapters, self._attention)
-        self._team.run(run_step, *told)
+        self._team.run(self._step, told)
         return told.logits
 
     def _told(self, batch: Batch, adapters: list[int], attention: int) -> Told:
@@ -186,8 +225,10 @@ class NativeModel:
                 tables += blocks
         return self._batch_of(token_ids, positions, tables_at, tables, wanted_rows, first_rows, row_counts)
 
-    def _one_row(self) -> Batch:
-        return self._batch_of([0], [0], [[0]] * self._tables, [0], [0], [0], [1])
+    def _same_rows(self, count: int) -> Batch:
+        """The first token of so many sequences, all in the first place of the first block."""
+        nought, each = [0] * count, list(range(count))
+        return self._batch_of(nought, nought, [nought] * self._tables, [0], each, each, [1] * count)
 
     def _batch_of(
         self,
@@ -232,8 +273,13 @@ class NativeModel:
             scores=self._scores,
             sums=_floats(self._team.threads, self._scores.shape[1], whole(shape.head_dim, LANES)),
             wide=_floats(self._team.threads, max(part[0, 0, 0].size for part in self._cache[:2])),
-            tiles=_floats(self._team.threads, CHANNELS + 2 * ROWS * GROUP),
+            tiles=_floats(self._team.threads, buffer_floats(_widest_inputs(shape))),
         )
+
+
+def _widest_inputs(shape: DecoderShape) -> int:
+    experts = shape.experts.intermediate if shape.experts else 0
+    return max(shape.hidden, shape.heads * shape.head_dim, shape.intermediate, experts)
 
 
 def _inputs(rows: int, width: int) -> Inputs:
@@ -276,6 +322,7 @@ def _dimensions(shape: DecoderShape, kind: Format, slots: int) -> Dimensions:
         kv_bytes=kv_bytes_per_number(kind is Format.FP32),
         format=int(kind),
         head_format=int(head_format(kind)),
+        wide_from=int(NEVER),
         activation=ACTIVATIONS.index(shape.activation),
         activation_limit=np.float32(shape.activation_limit),
         epsilon=np.float32(shape.norm_epsilon),

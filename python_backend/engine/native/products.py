@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from python_backend.engine.native.adapters import expand_gates_and_ups
+from python_backend.engine.native.amx import GROUP_BYTES, WIDE_ROWS, WIDE_TILES, spread
 from python_backend.engine.native.arithmetic import (
     NOUGHT,
     ONE,
@@ -17,16 +18,36 @@ from python_backend.engine.native.arithmetic import (
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS
 from python_backend.engine.native.tables import Inputs
 from python_backend.engine.native.threads import take_number
-from python_backend.engine.native.tiles import FP32, TILE_BYTES, TILE_SCALES, times_tile
+from python_backend.engine.native.tiles import (
+    FP32,
+    INT4,
+    TILE_BYTES,
+    TILE_SCALES,
+    times_tile,
+    times_wide,
+)
+from python_backend.engine.native.weight_layouts import whole
 
 # Tiles a thread takes at a time: few enough that all threads end together, enough that numbers are cheap.
 _SHARES = 6
-_INNER_STEP = np.int64(2 * GROUP * 4)  # bytes from the gates and ups of a row to those of the next
+_UPS_STEP = np.int64(GROUP * 4)  # bytes from the gates of a row to its ups
+_INNER_STEP = 2 * _UPS_STEP  # and to the gates and ups of the next
+# Rows whose gates and ups AMX computes at a time: weights are spread to bytes once for all of them.
+_INNER_ROWS = np.int64(4 * WIDE_ROWS)
+_WIDTH = np.int64(WIDE_TILES * CHANNELS)
+_TILE_STEP = np.int64(4 * CHANNELS)  # bytes from a tile's sums of a row to the next tile's
+# A thread's buffer has what tiles begin with, gates and ups, and then the weights of tiles as bytes.
+_SPREAD_AT = np.int64(_WIDTH + 2 * _INNER_ROWS * GROUP)
+
+
+def buffer_floats(inputs: int) -> int:
+    """Of a thread that multiplies rows of so many inputs."""
+    return int(_SPREAD_AT) + WIDE_TILES * whole(inputs, GROUP) // GROUP * GROUP_BYTES // 4
 
 
 @njit(**OPTIONS)
-def _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, out, out_step):
-    """`rows` rows from `first_row` on times one tile, four at a time while there are four."""
+def _addresses(kind, matrix, tile, inputs, row):
+    """Of the tile's weights and scales, and of what there is of the row, with the bytes to the next one."""
     groups = inputs.floats.shape[1] // GROUP
     w = matrix.weights.ctypes.data + tile * groups * TILE_BYTES[kind]
     s = matrix.scales.ctypes.data + tile * groups * TILE_SCALES[kind] * 2
@@ -34,7 +55,13 @@ def _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, 
     if kind == FP32:
         a, a_step = inputs.floats.ctypes.data, inputs.floats.strides[0]
     sizes, totals, g_step = inputs.worths.ctypes.data, inputs.totals.ctypes.data, inputs.worths.strides[0]
-    a, sizes, totals = a + first_row * a_step, sizes + first_row * g_step, totals + first_row * g_step
+    return w, s, a + row * a_step, a_step, sizes + row * g_step, totals + row * g_step, g_step, groups
+
+
+@njit(**OPTIONS)
+def _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, out, out_step):
+    """`rows` rows from `first_row` on times one tile, four at a time."""
+    w, s, a, a_step, sizes, totals, g_step, groups = _addresses(kind, matrix, tile, inputs, first_row)
     row = 0
     while row < rows:
         size = ROWS if row + ROWS <= rows else 1
@@ -58,29 +85,77 @@ def _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, 
 
 
 @njit(**OPTIONS)
-def product(kind, matrix, rows, inputs, adds, out, buffer, counters, number, threads):
-    """out = or += rows · weightsᵀ + bias; `number` is the counter by which the threads share the tiles."""
+def _times_two_tiles(
+    kind, is_wide, matrix, tile, inputs, first_row, rows, spread_at, begin, begin_step, out, out_step, gap
+):
+    """The same times this tile and the next, whose sums end `gap` bytes behind; sixteen rows by AMX."""
+    w, s, a, a_step, sizes, totals, g_step, groups = _addresses(kind, matrix, tile, inputs, first_row)
+    done = rows - rows % WIDE_ROWS if is_wide else NOUGHT
+    if is_wide and kind == INT4:
+        spread(w, WIDE_TILES * groups, spread_at)
+        w = spread_at
+    for row in range(0, done, WIDE_ROWS):
+        times_wide(
+            kind,
+            w,
+            s,
+            a + row * a_step,
+            a_step,
+            sizes + row * g_step,
+            totals + row * g_step,
+            g_step,
+            groups,
+            begin + row * begin_step,
+            begin_step,
+            out + row * out_step,
+            out_step,
+            gap,
+        )
+    begin, out = begin + done * begin_step, out + done * out_step
+    first_row, rows = first_row + done, rows - done
+    _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, out, out_step)
+    begin, out = begin + _TILE_STEP, out + gap
+    _times_rows(kind, matrix, tile + 1, inputs, first_row, rows, begin, begin_step, out, out_step)
+
+
+@njit(**OPTIONS)
+def product(kind, matrix, rows, wide_from, inputs, adds, out, buffer, counters, number, threads):
+    """out = or += rows · weightsᵀ + bias; `number` is the counter by which the threads share the tiles.
+
+    From `wide_from` rows on they are multiplied by AMX.
+    """
     count = (out.shape[1] + CHANNELS - 1) // CHANNELS
-    share = max(1, count // (threads * _SHARES))
+    is_wide = kind != FP32 and rows >= wide_from
+    at_once = WIDE_TILES if is_wide else 1
+    share = max(1, count // (threads * _SHARES * at_once)) * at_once
     has_bias = matrix.bias.shape[0] > 0
     out_at, out_step = np.int64(out.ctypes.data), out.strides[0]
     bias_at, buffer_at = np.int64(matrix.bias.ctypes.data), np.int64(buffer.ctypes.data)
+    spread_at = buffer_at + _SPREAD_AT * 4
     while True:
-        first = take_number(counters, number) * share
-        if first >= count:
+        tile = take_number(counters, number) * share
+        if tile >= count:
             return
-        for tile in range(first, min(first + share, count)):
+        end = min(tile + share, count)
+        while tile < end:
             column = tile * CHANNELS
-            target = out_at + column * 4
+            begin, begin_step = out_at + column * 4, out_step
+            target = begin
+            if not adds:
+                begin, begin_step = bias_at + column * 4 if has_bias else buffer_at, NOUGHT
+                for i in range(_WIDTH):
+                    buffer[i] = np.float32(0.0)
             if column + CHANNELS > out.shape[1] or (has_bias and adds):
                 _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer)
-            elif adds:
-                _times_rows(kind, matrix, tile, inputs, NOUGHT, rows, target, out_step, target, out_step)
+            elif is_wide and column + _WIDTH <= out.shape[1]:
+                _times_two_tiles(
+                    kind, is_wide, matrix, tile, inputs, NOUGHT, rows, spread_at,
+                    begin, begin_step, target, out_step, _TILE_STEP,
+                )  # fmt: skip
+                tile += 1
             else:
-                begin = bias_at + column * 4 if has_bias else buffer_at
-                for i in range(CHANNELS):
-                    buffer[i] = np.float32(0.0)
-                _times_rows(kind, matrix, tile, inputs, NOUGHT, rows, begin, NOUGHT, target, out_step)
+                _times_rows(kind, matrix, tile, inputs, NOUGHT, rows, begin, begin_step, target, out_step)
+            tile += 1
 
 
 @njit(**OPTIONS)
@@ -103,14 +178,18 @@ def _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer):
 
 
 @njit(**OPTIONS)
-def mlp_inner(kind, activation, limit, matrix, adapted, layer, rows, inputs, inner, buffer, counters, number):
+def mlp_inner(
+    kind, activation, limit, matrix, adapted, layer, rows, wide_from, inputs, inner, buffer, counters, number
+):
     """activate(gate) · up, in groups of 32 channels; tiles of gates and of ups take turns in the matrix."""
     count = inner.floats.shape[1] // GROUP
     tiles = 2 * GROUP // CHANNELS
     has_bias = matrix.bias.shape[0] > 0
     bias_at, nothing = np.int64(matrix.bias.ctypes.data), np.int64(buffer.ctypes.data)
-    gates_ups = nothing + CHANNELS * 4
-    for i in range(CHANNELS):
+    gates_ups, spread_at = nothing + _WIDTH * 4, nothing + _SPREAD_AT * 4
+    is_wide = kind != FP32 and rows >= wide_from
+    most = _INNER_ROWS if is_wide else ROWS
+    for i in range(_WIDTH):
         buffer[i] = np.float32(0.0)
     while True:
         group = take_number(counters, number)
@@ -119,15 +198,17 @@ def mlp_inner(kind, activation, limit, matrix, adapted, layer, rows, inputs, inn
         row = NOUGHT
         while row < rows:
             # A few rows at a time, so that gates and ups are still at hand when they meet.
-            size = min(ROWS, rows - row)
-            for tile in range(tiles):
-                at = group * tiles + tile
+            size = min(most, rows - row)
+            for pair in range(tiles // 2):
+                at = group * tiles + 2 * pair
                 begin = bias_at + at * CHANNELS * 4 if has_bias else nothing
-                place = (tile % 2) * GROUP + (tile // 2) * CHANNELS
-                target = gates_ups + place * 4
-                _times_rows(kind, matrix, at, inputs, row, size, begin, NOUGHT, target, _INNER_STEP)
+                target = gates_ups + pair * _TILE_STEP
+                _times_two_tiles(
+                    kind, is_wide, matrix, at, inputs, row, size, spread_at,
+                    begin, NOUGHT, target, _INNER_STEP, _UPS_STEP,
+                )  # fmt: skip
             for r in range(size):
-                at = CHANNELS + r * 2 * GROUP
+                at = _WIDTH + r * 2 * GROUP
                 expand_gates_and_ups(adapted, layer, row + r, group, buffer, at)
                 activate_group(buffer, at, activation, limit, inner.floats, row + r, group)
                 if kind != FP32:

@@ -21,7 +21,8 @@ from python_backend.engine.native.adapters import (
     shrink,
 )
 from python_backend.engine.native.addresses import call_at
-from python_backend.engine.native.arithmetic import NO, NOUGHT, OPTIONS, STEP_OPTIONS, hyperbolic_tangent
+from python_backend.engine.native.amx import begin_tiles, end_tiles
+from python_backend.engine.native.arithmetic import NO, NOUGHT, OPTIONS, hyperbolic_tangent
 from python_backend.engine.native.experts import think
 from python_backend.engine.native.layer_attention import COUNTERS
 from python_backend.engine.native.products import embed, fold_in, mlp_inner, prepare, product
@@ -51,6 +52,7 @@ def _mlp(d, w, layer, mlp, adds, rows, x, adapted, me, threads, counters, number
         adapted,
         layer,
         rows,
+        d.wide_from,
         x.normed,
         x.inner,
         buffer,
@@ -61,11 +63,12 @@ def _mlp(d, w, layer, mlp, adds, rows, x, adapted, me, threads, counters, number
     for row in range(me, rows, threads):
         shrink(adapted, layer, DOWN, ONE_PART, x.inner, row)
     target = x.hidden if adds else x.delta
-    product(d.format, down, rows, x.inner, adds, target, buffer, counters, number + _MLP_OUT, threads)
+    number += _MLP_OUT
+    product(d.format, down, rows, d.wide_from, x.inner, adds, target, buffer, counters, number, threads)
     meet(counters, threads)
 
 
-@njit(cache=True, **STEP_OPTIONS)
+@njit(cache=True, **OPTIONS)
 def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, logits, counters):
     """`attention` is where `layer_attention` lies, compiled for the types that are told here.
 
@@ -78,6 +81,8 @@ def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, lo
         per_layer += 2 * (experts.first_places.shape[0] - 1)
     number = FIRST_FREE
     is_normed = w.attention_out_norm.shape[1] > 0
+    if rows >= d.wide_from:
+        begin_tiles()
     for row in range(me, rows, threads):
         embed(d, w.embeddings, w.embeddings_scales, batch.token_ids[row], row, x.hidden)
         prepare(d.format, x.hidden, row, w.attention_norm[0], d.epsilon, x.normed, row)
@@ -118,7 +123,11 @@ def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, lo
         prepare(d.head_format, x.hidden, batch.wanted[index], w.final_norm, d.epsilon, x.normed, index)
     meet(counters, threads)
     head = Matrix(w.head, w.head_scales, w.final_norm[:0])
-    product(d.head_format, head, wanted, x.normed, NO, logits, x.tiles[me], counters, number, threads)
+    product(
+        d.head_format, head, wanted, d.wide_from, x.normed, NO, logits, x.tiles[me], counters, number, threads
+    )
+    if rows >= d.wide_from:
+        end_tiles()
     meet(counters, threads)
     if d.logits_softcap > 0:
         for index in range(me, wanted, threads):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from enum import Enum
 
@@ -63,11 +63,11 @@ _NEEDED = {
 }
 
 
-def vectors_of(instructions: Instructions, features: str) -> Vectors:
-    """`features` are those of an x86 processor that numba compiles for, as `+name,-name,...`."""
+def vectors_of(instructions: Instructions, features: Set[str]) -> Vectors:
+    """`features` are those of an x86 processor that numba compiles for: `+name` or `-name`."""
     if instructions is Instructions.DOT_PRODUCTS:
         return Vectors(4, Dot.SIGNED)
-    if instructions not in _NEEDED or not _NEEDED[instructions] <= set(features.split(",")):
+    if instructions not in _NEEDED or not _NEEDED[instructions] <= features:
         return Vectors(4, Dot.IN_PAIRS)
     return Vectors(8, Dot.IN_PAIRS if instructions is Instructions.AVX2 else Dot.BIASED)
 
@@ -78,7 +78,8 @@ def _features() -> str:
     return "" if config.CPU_NAME == "generic" else get_host_cpu_features().flatten()  # type: ignore[attr-defined]
 
 
-VECTORS = vectors_of(cpu_instructions(), _features())
+FEATURES = frozenset(_features().split(","))
+VECTORS = vectors_of(cpu_instructions(), FEATURES)
 
 
 def at(builder: ir.IRBuilder, pointer: ir.Value, offset: int) -> ir.Value:

@@ -15,24 +15,25 @@ if TYPE_CHECKING:
 
     from python_backend.engine.models.decoder import DecoderShape
 
+_PROCESSES = 2
+
 
 class Compilation:
     """Begins at once, unless the step is kept; `wait` tells that it compiles where it still does.
 
-    Each part of the step has a process of its own. What fails is tried again later.
+    The parts of the step are shared out to processes. What fails is tried again later.
     """
 
     def __init__(self, shape: DecoderShape, serves_adapters: bool = False) -> None:
         from python_backend.engine.native.blank_model import load_kept
-        from python_backend.engine.native.model import PARTS
 
         self._processes: list[SpawnProcess] = []
         if load_kept(shape, int(serves_adapters)):
             return
         context = multiprocessing.get_context("spawn")
         self._news, tells = context.Pipe(duplex=False)
-        for part in range(len(PARTS)):
-            told = (shape, int(serves_adapters), part, tells)
+        for first in range(_PROCESSES):
+            told = (shape, int(serves_adapters), first, tells)
             self._processes.append(context.Process(target=_compile, args=told, daemon=True))
             self._processes[-1].start()
         tells.close()
@@ -49,7 +50,7 @@ class Compilation:
         self._news.close()
 
 
-def _compile(shape: DecoderShape, adapters: int, part: int, tells: Connection) -> None:
+def _compile(shape: DecoderShape, adapters: int, first: int, tells: Connection) -> None:
     gc.disable()  # nothing here lasts
     from python_backend.engine.native.blank_model import compile_for
     from python_backend.engine.native.model import PARTS
@@ -59,4 +60,4 @@ def _compile(shape: DecoderShape, adapters: int, part: int, tells: Connection) -
             tells.send("compiling")
             tells.close()
 
-    compile_for(shape, adapters, tell_once, PARTS[part : part + 1])
+    compile_for(shape, adapters, tell_once, PARTS[first::_PROCESSES])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from python_backend.engine.host.cache_dir import cache_dir
 from python_backend.engine.host.device import choose_device
-from python_backend.engine.host.processor import cpu_instructions
+from python_backend.engine.host.processor import instructions_for
 from python_backend.engine.runtimes.choice import choose_runtime
 from python_backend.engine.tasks.compilation import Compilation
 from python_backend.engine.tasks.task import run_task, tell
@@ -60,7 +60,7 @@ def prepare(told: Mapping[str, Any]) -> None:
         computes_on = f"{device}, {settings.precision}"
     else:
         _prepare_for_cpu(parameters, settings)
-        computes_on = f"{device}, {settings.precision}, {cpu_instructions().value}"
+        computes_on = f"{device}, {settings.precision}, {instructions_for(settings.precision)}"
     tell(inflight_device=device.kind, computes_on=computes_on)
 
 

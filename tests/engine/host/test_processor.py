@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from python_backend.engine.host.processor import Instructions, cpu_instructions, instructions_in
+from python_backend.engine.host import processor
+from python_backend.engine.host.processor import (
+    Instructions,
+    cpu_instructions,
+    instructions_for,
+    instructions_in,
+    is_amx_permitted,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,3 +36,25 @@ def test_the_best_instructions_that_kernels_use_are_named(
 def test_this_processor_is_known_by_its_own_flags() -> None:
     flags = set(Path("/proc/cpuinfo").read_text().split())
     assert cpu_instructions() is instructions_in(flags, platform.machine())
+
+
+def test_a_processor_without_amx_is_not_permitted_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "_flags", lambda: {"avx2", "amx_tile"})
+    assert not is_amx_permitted()
+
+
+@pytest.mark.parametrize(
+    ("precision", "is_permitted", "expected"),
+    [
+        ("int8", True, "AVX-512 VNNI and AMX"),
+        ("int4", True, "AVX-512 VNNI and AMX"),
+        ("fp32", True, "AVX-512 VNNI"),
+        ("int8", False, "AVX-512 VNNI"),
+    ],
+)
+def test_amx_is_named_where_it_is_permitted_and_weights_are_bytes_or_less(
+    monkeypatch: pytest.MonkeyPatch, precision: str, is_permitted: bool, expected: str
+) -> None:
+    monkeypatch.setattr(processor, "cpu_instructions", lambda: Instructions.AVX512_VNNI)
+    monkeypatch.setattr(processor, "is_amx_permitted", lambda: is_permitted)
+    assert instructions_for(precision) == expected

@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numba
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from python_backend.engine.native import attention
+from python_backend.engine.native.addresses import address_of
+from python_backend.engine.native.amx import NEVER, begin_tiles, end_tiles, spread
 from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
 from python_backend.engine.native.combining import LANES, store_half
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
-from python_backend.engine.native.products import product
+from python_backend.engine.native.products import buffer_floats, product
 from python_backend.engine.native.tables import Inputs, Matrix
-from python_backend.engine.native.threads import FIRST_FREE, meet, take_number
+from python_backend.engine.native.threads import FIRST_FREE, Team, meet, take_number
 from python_backend.engine.native.vectors import Vectors
 from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
 Function = TypeVar("Function", bound=Callable[..., None])
-_store_half: Any = store_half  # mypy takes it for a function of one more
+# mypy takes them for functions of one argument more.
+_store_half: Any = store_half
+_begin_tiles: Any = begin_tiles
+_end_tiles: Any = end_tiles
+_spread: Any = spread
 _score_floats, _score_halfs = attention._score_floats, attention._score_halfs
 _weigh_floats, _weigh_halfs = attention._weigh_floats, attention._weigh_halfs
 
@@ -49,9 +56,26 @@ def round_rows(inputs: Any) -> None:
 
 @compiled
 def _multiply(
-    kind: Any, matrix: Any, rows: Any, inputs: Any, adds: Any, out: Any, tile: Any, counters: Any
+    kind: Any,
+    matrix: Any,
+    rows: Any,
+    wide_from: Any,
+    inputs: Any,
+    adds: Any,
+    out: Any,
+    tile: Any,
+    counters: Any,
 ) -> None:
-    product(kind, matrix, rows, inputs, adds, out, tile, counters, 1, 1)
+    if rows >= wide_from:
+        _begin_tiles()
+    product(kind, matrix, rows, wide_from, inputs, adds, out, tile, counters, 1, 1)
+    if rows >= wide_from:
+        _end_tiles()
+
+
+@compiled
+def spread_nibbles(nibbles: Any, groups: Any, out: Any) -> None:
+    _spread(nibbles.ctypes.data, groups, out.ctypes.data)
 
 
 def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, Floats, Floats], None]:
@@ -119,6 +143,17 @@ def take_all(me: Any, threads: Any, taken: Any, counters: Any) -> None:
     meet(counters, threads)
 
 
+@compiled
+def say_number(me: Any, threads: Any, numbers: Any, counters: Any) -> None:
+    numbers[me] = me + 1
+    meet(counters, threads)
+
+
+def run_on(team: Team, work: Any, *told: Any) -> None:
+    """On every thread of the team."""
+    team.run(address_of(work, (numba.int64, *map(numba.typeof, told))), told)
+
+
 def rounded(rows: Floats) -> Inputs:
     """Rows as a product takes them in, padded to whole groups."""
     floats = np.zeros((len(rows), whole(rows.shape[1], GROUP)), np.float32)
@@ -131,11 +166,17 @@ def rounded(rows: Floats) -> Inputs:
 
 
 def multiply(
-    packed: Packed, kind: Format, rows: Floats, out: Floats, bias: Floats | None = None, adds: bool = False
+    packed: Packed,
+    kind: Format,
+    rows: Floats,
+    out: Floats,
+    bias: Floats | None = None,
+    adds: bool = False,
+    wide_from: int = int(NEVER),
 ) -> Floats:
     matrix = Matrix(packed.weights, packed.scales, np.zeros(0, np.float32) if bias is None else bias)
-    tile, counters = np.zeros(64, np.float32), np.zeros(2, np.int64)
-    _multiply(int(kind), matrix, len(rows), rounded(rows), adds, out, tile, counters)
+    tile, counters = np.zeros(buffer_floats(rows.shape[1]), np.float32), np.zeros(2, np.int64)
+    _multiply(int(kind), matrix, len(rows), wide_from, rounded(rows), adds, out, tile, counters)
     return out
 
 

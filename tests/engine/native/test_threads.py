@@ -9,9 +9,10 @@ import time
 
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
 from python_backend.engine.native.threads import FIRST_FREE, Team
-from tests.engine.native.kernels import meet_often, take_all
+from tests.engine.native.kernels import meet_often, run_on, say_number, take_all
 
 TEAMS = range(1, 5)
 
@@ -24,46 +25,52 @@ def team(request: pytest.FixtureRequest) -> Team:
 def test_no_thread_leaves_a_barrier_before_all_have_come(team: Team) -> None:
     seen, counters = np.zeros(team.threads + 1, np.int64), np.zeros(FIRST_FREE, np.int64)
     for _ in range(3):  # the counter of meetings is never set back
-        team.run(meet_often, team.threads, 300, seen, counters)
+        run_on(team, meet_often, team.threads, 300, seen, counters)
         assert seen[team.threads] == 0
     team.close()
 
 
 def test_a_thread_that_waits_long_for_another_sleeps() -> None:
-    team, used_s = Team(2), 0.0
+    used_s = 0.0
     seen, counters = np.zeros(3, np.int64), np.zeros(FIRST_FREE, np.int64)
     meet_often(0, 1, 1, seen, counters)  # compiled
 
-    def work(number: int) -> None:
+    def work() -> None:
         nonlocal used_s
-        if number == 1:
-            time.sleep(0.5)
         began_s = time.thread_time()
-        meet_often(number, 2, 1, seen, counters)
-        used_s += time.thread_time() - began_s
+        meet_often(0, 2, 1, seen, counters)
+        used_s = time.thread_time() - began_s
 
-    team.run(work)
-    team.close()
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.5)
+    meet_often(1, 2, 1, seen, counters)
+    thread.join()
     assert used_s < 0.25
+
+
+def test_a_team_without_work_sleeps() -> None:
+    team, numbers = Team(3), np.zeros(3, np.int64)
+    run_on(team, say_number, 3, numbers, np.zeros(FIRST_FREE, np.int64))
+    began_s = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - began_s < 0.1
+    team.close()
 
 
 def test_every_number_is_handed_out_once(team: Team) -> None:
     taken, counters = np.zeros(20_000, np.int64), np.zeros(FIRST_FREE + 1, np.int64)
-    team.run(take_all, team.threads, taken, counters)
+    run_on(team, take_all, team.threads, taken, counters)
     assert (taken == 1).all()
     team.close()
 
 
-def test_work_is_called_with_every_threads_number() -> None:
-    team, arrived = Team(3), threading.Barrier(3, timeout=10)
-    numbers: list[tuple[int, str]] = []
-
-    def work(number: int, word: str) -> None:
-        numbers.append((number, word))
-        arrived.wait()
-
-    team.run(work, "word")
-    assert sorted(numbers) == [(0, "word"), (1, "word"), (2, "word")]
+def test_work_is_called_with_every_threads_number_each_time(team: Team) -> None:
+    counters = np.zeros(FIRST_FREE, np.int64)
+    for _ in range(200):
+        numbers = np.zeros(team.threads, np.int64)
+        run_on(team, say_number, team.threads, numbers, counters)
+        assert list(numbers) == list(range(1, team.threads + 1))
     team.close()
 
 
@@ -78,28 +85,28 @@ def test_a_closed_team_has_no_threads_left() -> None:
     assert not any(thread.is_alive() for thread in mine)
 
 
-@pytest.mark.parametrize("culprit", [0, 1])
-def test_a_thread_that_fails_ends_the_process_because_the_others_would_wait_for_ever(culprit: int) -> None:
+def test_a_thread_that_fails_ends_the_process_because_the_others_would_wait_for_ever() -> None:
     script = (
         "import time\n"
-        "from python_backend.engine.native.threads import Team\n"
-        "def work(number):\n"
-        f"    if number == {culprit}:\n"
-        "        raise RuntimeError('no luck')\n"
-        "    time.sleep(100)\n"
-        "Team(2).run(work)\n"
+        "from python_backend.engine.native import threads\n"
+        "def fail(number, team):\n"
+        "    raise RuntimeError('no luck')\n"
+        "threads._follow = fail\n"
+        "threads.Team(2)\n"
+        "time.sleep(100)\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 1
-    assert f"thread {culprit} of the kernels failed" in ended.stderr
+    assert "thread 1 of the kernels failed" in ended.stderr
     assert "no luck" in ended.stderr
 
 
-def test_a_team_of_one_may_fail_because_no_thread_waits_for_it() -> None:
-    def work(number: int) -> None:
-        raise RuntimeError("no luck")
-
-    with pytest.raises(RuntimeError, match="no luck"):
-        Team(1).run(work)
+def test_what_compiled_code_cannot_be_told_is_refused_before_any_thread_begins(team: Team) -> None:
+    with pytest.raises(TypingError):
+        team.run(0, (object(),))
+    numbers = np.zeros(team.threads, np.int64)
+    run_on(team, say_number, team.threads, numbers, np.zeros(FIRST_FREE, np.int64))
+    assert numbers.all()
+    team.close()

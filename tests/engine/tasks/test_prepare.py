@@ -16,7 +16,7 @@ import pytest
 
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.engine.host.device import Device, Gpu, visible_gpus
-from python_backend.engine.host.processor import cpu_instructions
+from python_backend.engine.host.processor import instructions_for
 from python_backend.engine.models import load_weights
 from python_backend.engine.tasks import prepare as preparation
 from python_backend.wire.errors import InflightError
@@ -26,7 +26,7 @@ from tests.engine.checkpoints import random_model, save
 packs = pytest.mark.usefixtures("cpu_kernels")
 
 H200 = Gpu("NVIDIA H200", (9, 0))
-COMPUTES_ON = f"the CPU, int8, {cpu_instructions().value}"
+COMPUTES_ON = f"the CPU, int8, {instructions_for('int8')}"
 PROGRAM = [sys.executable, "-m", "python_backend.engine.tasks.prepare"]
 
 
