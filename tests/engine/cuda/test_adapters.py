@@ -1,4 +1,4 @@
-"""Adapters in the GPU's engine: what they add to products, and the ids of models that they were merged into."""
+"""Adapters in the GPU's engine: what they add to products, and the ids of models they are merged into."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What LoRA adapters add to products, for rows that have different ones.
 
-Rows are brought together by adapter, as pairs are by expert (`experts.arrange`): a program has one adapter and
-a tile of its rows. Where the matrices lie is read on the device, so that a recorded step goes on when they
-come and go; they and the tiles are older than the kernel before, and are read while that one still runs.
+Rows are brought together by adapter, as pairs are by expert (`experts.arrange`): a program has a tile of rows
+of one adapter. Where its matrices lie is read on the device, so that a recorded step goes on when they come
+and go. They and the tiles are older than the kernel before, and are read while that one still runs.
 The length of a row is cut, each cut a program's; who expands what was shrunk adds the cuts.
 
 Ranks are multiples of RANKS, filled up with zeros, so that all of a matrix is read by wide loads.
@@ -57,13 +57,31 @@ class RowTiles(NamedTuple):
 
 
 @triton.jit
-def _matrix_of(tiles, tile, addresses, ranks, entry, table_width, KIND: tl.constexpr):
-    """Where the matrix of the tile's adapter is, and its rank; 0: it has none, or nobody has this tile."""
+def _tile_of(
+    tile,
+    order,
+    tiles,
+    tile_room,
+    addresses,
+    ranks,
+    entry,
+    table_width,
+    KIND: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The rows of a tile, their positions in the order, and which there are; their matrix and its rank.
+
+    Where nobody has the tile, or the adapter adds nothing here, the rank is 0 and there are no rows.
+    """
     place = tl.load(tiles + tile)
+    is_there = place >= 0
+    position, has_row = pairs_of(tiles, tile_room, tile, ROWS)
+    row = tl.load(order + position, mask=has_row & is_there, other=0).to(tl.int64)
     entry += place * table_width
-    rank = tl.load(ranks + entry, mask=place >= 0, other=0)
-    address = tl.load(addresses + entry, mask=place >= 0, other=0)
-    return tl.multiple_of(address.to(tl.pointer_type(KIND)), 16), tl.multiple_of(rank, 16)
+    rank = tl.multiple_of(tl.load(ranks + entry, mask=is_there, other=0), 16)
+    address = tl.load(addresses + entry, mask=is_there, other=0)
+    matrix = tl.multiple_of(address.to(tl.pointer_type(KIND)), 16)
+    return row, position, has_row & (rank > 0), matrix, rank
 
 
 @triton.jit(do_not_specialize=["tile_room", "count", "table_width", "first", "blocks"])
@@ -87,12 +105,10 @@ def _shrink(
     OVERLAPS: tl.constexpr,
 ):
     tile, block, cut = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    matrix, rank = _matrix_of(
-        tiles, tile, shrink_at, ranks, first + block // blocks, table_width, rows.dtype.element_ty
+    kind: tl.constexpr = rows.dtype.element_ty
+    row, position, has_row, matrix, rank = _tile_of(
+        tile, order, tiles, tile_room, shrink_at, ranks, first + block // blocks, table_width, kind, ROWS
     )
-    position, has_row = pairs_of(tiles, tile_room, tile, ROWS)
-    has_row &= rank > 0
-    row = tl.load(order + position, mask=has_row, other=0).to(tl.int64)
     number = block % blocks * RANKS + tl.arange(0, RANKS)
     along = (cut * SLICES + tl.arange(0, SLICES))[:, None] * SLICE + tl.arange(0, SLICE)[None, :]
     is_inside = (along < length)[:, None, :]
@@ -146,10 +162,9 @@ def _expand(
     begin = tl.where(part == 0, 0, tl.where(part == 1, width_0, width_0 + width_1))
     width = tl.where(part == 0, width_0, tl.where(part == 1, width_1, width_2))
     stretch -= tl.where(part == 0, 0, tl.where(part == 1, end_0, end_1))
-    matrix, rank = _matrix_of(tiles, tile, expand_at, ranks, first + part, table_width, KIND)
-    position, has_row = pairs_of(tiles, tile_room, tile, ROWS)
-    has_row &= rank > 0
-    row = tl.load(order + position, mask=has_row, other=0).to(tl.int64)
+    row, position, has_row, matrix, rank = _tile_of(
+        tile, order, tiles, tile_room, expand_at, ranks, first + part, table_width, KIND, ROWS
+    )
     column = stretch * COLUMNS + tl.arange(0, COLUMNS)
     number = tl.arange(0, RANK)
     is_inside = column < width
