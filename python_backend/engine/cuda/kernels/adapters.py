@@ -129,7 +129,7 @@ def _shrink(
     tl.store(out + at + tl.arange(0, RANKS)[None, :], total, mask=has_row[:, None])
 
 
-@triton.jit(do_not_specialize=["tile_room", "count", "table_width", "first"])
+@triton.jit(do_not_specialize=["tile_room", "cuts", "blocks", "count", "table_width", "first"])
 def _expand(
     out,
     shrunk,
@@ -138,6 +138,8 @@ def _expand(
     expand_at,
     ranks,
     tile_room,
+    cuts,
+    blocks,
     count,
     out_stride,
     table_width,
@@ -151,8 +153,6 @@ def _expand(
     COLUMNS: tl.constexpr,
     RANK: tl.constexpr,
     CUTS: tl.constexpr,
-    PADDED_CUTS: tl.constexpr,
-    PARTS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     tile, stretch = tl.program_id(0), tl.program_id(1)
@@ -177,12 +177,11 @@ def _expand(
     target = out + row[:, None] * out_stride + begin + column[None, :]
     inside = has_row[:, None] & is_inside[None, :]
     before = tl.load(target, mask=inside, other=0.0)
-    cut = tl.arange(0, PADDED_CUTS)[:, None, None]
-    block = (cut * PARTS + part) * (RANK // RANKS) + (number // RANKS)[None, None, :]
+    cut = tl.arange(0, CUTS)[:, None, None]
+    block = cut * blocks + part * (RANK // RANKS) + (number // RANKS)[None, None, :]
     at = (block * count + position[None, :, None]) * RANKS + (number % RANKS)[None, None, :]
-    cuts = tl.load(shrunk + at, mask=(cut < CUTS) & has_row[None, :, None], other=0.0)
-    shares = tl.sum(cuts, axis=0)
-    total = tl.dot(shares.to(KIND), tl.trans(weights), input_precision="ieee")
+    shares = tl.load(shrunk + at, mask=(cut < cuts) & has_row[None, :, None], other=0.0)
+    total = tl.dot(tl.sum(shares, axis=0).to(KIND), tl.trans(weights), input_precision="ieee")
     tl.store(target, before.to(tl.float32) + total, mask=inside)
 
 
@@ -254,6 +253,8 @@ def expand(
         expand_at,
         ranks,
         of.tiles.shape[1],
+        cuts,
+        blocks,
         count,
         out.stride(0),
         expand_at.shape[1],
@@ -264,9 +265,7 @@ def expand(
         RANKS=RANKS,
         COLUMNS=columns,
         RANK=rank,
-        CUTS=cuts,
-        PADDED_CUTS=triton.next_power_of_2(cuts),
-        PARTS=len(widths),
+        CUTS=triton.next_power_of_2(cuts),
         num_warps=num_warps,
         **overlap_options(out),
     )
