@@ -44,12 +44,6 @@ class Adapter:
     layers: tuple[dict[Part, Pair], ...]
     identity: bytes
 
-    @property
-    def bytes(self) -> int:
-        return sum(
-            pair.shrink.nbytes + pair.expand.nbytes for layer in self.layers for pair in layer.values()
-        )
-
 
 class AdapterMemory(Protocol):
     """Where the model that computes keeps adapters: so many places, each for one of up to `max_rank`."""

@@ -24,8 +24,7 @@ def few_programs(request: pytest.FixtureRequest) -> Iterator[None]:
         for kernel in (decode_attention, prefill_attention):
             patch.setattr(kernel, "_WANTED_PROGRAMS", 2)
         patch.setattr(matvec, "_tiling", lambda *kind: matvec.MatvecTiling(64, 64, 4))
-        patch.setattr(adapters, "_CUTS", 2)
-        patch.setattr(adapters, "_LENGTH", 16)  # so that both have something to do
+        patch.setattr(adapters, "shrink_tiling", lambda *kind: adapters.ShrinkTiling(64, 2))
         yield
 
 

@@ -111,8 +111,8 @@ def _arrange(
     counts = tl.zeros((BINS,), tl.int32)
     for start in range(0, pairs, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        ids = tl.load(chosen + place, mask=place < pairs, other=0)
-        counts += tl.histogram(ids, BINS, mask=place < pairs)
+        ids = tl.load(chosen + place, mask=place < pairs, other=-1)
+        counts += tl.histogram(ids, BINS, mask=ids >= 0)
     bins = tl.arange(0, BINS)
     tile_counts = (counts + BLOCK_M - 1) // BLOCK_M
     first = tl.sum(tl.where(bins < expert, counts, 0), axis=0)
@@ -144,7 +144,10 @@ def _arrange(
 
 
 def arrange(chosen: torch.Tensor, experts: int, block_m: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The pairs sorted by expert, and the tiles (3, room): expert or -1, first and end in that order."""
+    """The pairs sorted by expert, and the tiles (3, room): expert or -1, first and end in that order.
+
+    Pairs that have chosen -1 are in no tile.
+    """
     pairs = chosen.numel()
     busy = min(experts, pairs)
     tile_room = busy + (pairs - busy) // block_m
