@@ -24,8 +24,8 @@ from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
 
 GOALS = {"code": 1.5, "quotes": 1.5, "chat": 0.97}
-NEW_TOKENS = 96
-TIMES = 4  # as many answers as are made at a time
+NEW_TOKENS = 64
+TIMES = 3  # as many answers as are made at a time
 CODE = '''def read_settings(path):
     """Reads settings from a file of lines, NAME = VALUE."""
     settings = {}
