@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from python_backend.engine.native.adapters import expand_gates_and_ups
-from python_backend.engine.native.amx import GROUP_BYTES, WIDE_ROWS, WIDE_TILES, spread
+from python_backend.engine.native.amx import GROUP_BYTES, WIDE_ROWS, WIDE_TILES
 from python_backend.engine.native.arithmetic import (
     NOUGHT,
     ONE,
@@ -20,9 +20,10 @@ from python_backend.engine.native.tables import Inputs
 from python_backend.engine.native.threads import take_number
 from python_backend.engine.native.tiles import (
     FP32,
-    INT4,
     TILE_BYTES,
     TILE_SCALES,
+    TILE_STEP,
+    laid_out,
     times_tile,
     times_wide,
 )
@@ -32,11 +33,10 @@ from python_backend.engine.native.weight_layouts import whole
 _SHARES = 6
 _UPS_STEP = np.int64(GROUP * 4)  # bytes from the gates of a row to its ups
 _INNER_STEP = 2 * _UPS_STEP  # and to the gates and ups of the next
-# Rows whose gates and ups AMX computes at a time: weights are spread to bytes once for all of them.
+# Rows whose gates and ups are computed sixteen at a time: weights are laid out once for all of them.
 _INNER_ROWS = np.int64(4 * WIDE_ROWS)
 _WIDTH = np.int64(WIDE_TILES * CHANNELS)
-_TILE_STEP = np.int64(4 * CHANNELS)  # bytes from a tile's sums of a row to the next tile's
-# A thread's buffer has what tiles begin with, gates and ups, and then the weights of tiles as bytes.
+# A thread's buffer has what tiles begin with, gates and ups, and then the weights of tiles, laid out.
 _SPREAD_AT = np.int64(_WIDTH + 2 * _INNER_ROWS * GROUP)
 
 
@@ -88,12 +88,11 @@ def _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, 
 def _times_two_tiles(
     kind, is_wide, matrix, tile, inputs, first_row, rows, spread_at, begin, begin_step, out, out_step, gap
 ):
-    """The same times this tile and the next, whose sums end `gap` bytes behind; sixteen rows by AMX."""
+    """The same times this tile and the next, whose sums end `gap` bytes behind."""
     w, s, a, a_step, sizes, totals, g_step, groups = _addresses(kind, matrix, tile, inputs, first_row)
     done = rows - rows % WIDE_ROWS if is_wide else NOUGHT
-    if is_wide and kind == INT4:
-        spread(w, WIDE_TILES * groups, spread_at)
-        w = spread_at
+    if done > 0:
+        w = laid_out(kind, w, WIDE_TILES * groups, spread_at)
     for row in range(0, done, WIDE_ROWS):
         times_wide(
             kind,
@@ -114,7 +113,7 @@ def _times_two_tiles(
     begin, out = begin + done * begin_step, out + done * out_step
     first_row, rows = first_row + done, rows - done
     _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, out, out_step)
-    begin, out = begin + _TILE_STEP, out + gap
+    begin, out = begin + TILE_STEP, out + gap
     _times_rows(kind, matrix, tile + 1, inputs, first_row, rows, begin, begin_step, out, out_step)
 
 
@@ -122,7 +121,7 @@ def _times_two_tiles(
 def product(kind, matrix, rows, wide_from, inputs, adds, out, buffer, counters, number, threads):
     """out = or += rows · weightsᵀ + bias; `number` is the counter by which the threads share the tiles.
 
-    From `wide_from` rows on they are multiplied by AMX.
+    From `wide_from` rows on they are multiplied sixteen at a time.
     """
     count = (out.shape[1] + CHANNELS - 1) // CHANNELS
     is_wide = kind != FP32 and rows >= wide_from
@@ -150,7 +149,7 @@ def product(kind, matrix, rows, wide_from, inputs, adds, out, buffer, counters, 
             elif is_wide and column + _WIDTH <= out.shape[1]:
                 _times_two_tiles(
                     kind, is_wide, matrix, tile, inputs, NOUGHT, rows, spread_at,
-                    begin, begin_step, target, out_step, _TILE_STEP,
+                    begin, begin_step, target, out_step, TILE_STEP,
                 )  # fmt: skip
                 tile += 1
             else:
@@ -202,7 +201,7 @@ def mlp_inner(
             for pair in range(tiles // 2):
                 at = group * tiles + 2 * pair
                 begin = bias_at + at * CHANNELS * 4 if has_bias else nothing
-                target = gates_ups + pair * _TILE_STEP
+                target = gates_ups + pair * TILE_STEP
                 _times_two_tiles(
                     kind, is_wide, matrix, at, inputs, row, size, spread_at,
                     begin, NOUGHT, target, _INNER_STEP, _UPS_STEP,

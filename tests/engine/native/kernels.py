@@ -15,11 +15,11 @@ from python_backend.engine.native.addresses import address_of
 from python_backend.engine.native.amx import NEVER, begin_tiles, end_tiles, spread
 from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
 from python_backend.engine.native.combining import LANES, store_half
-from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
 from python_backend.engine.native.products import buffer_floats, product
+from python_backend.engine.native.smmla import make_lay_out
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import FIRST_FREE, Team, meet, take_number
-from python_backend.engine.native.vectors import Vectors
 from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
@@ -78,9 +78,8 @@ def spread_nibbles(nibbles: Any, groups: Any, out: Any) -> None:
     _spread(nibbles.ctypes.data, groups, out.ctypes.data)
 
 
-def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, Floats, Floats], None]:
-    """Four rows times eight channels, from sums that have begun, by the instructions of any processor."""
-    tile: Any = make_tile(kind, ROWS, vectors)
+def times_one_tile(kind: Format, tile: Any) -> Callable[[Packed, Inputs, Floats, Floats], None]:
+    """Four rows times eight channels, from sums that have begun."""
 
     @compiled
     def run(
@@ -97,6 +96,20 @@ def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, 
         run(w, s, a, np.int64(rows.strides[0]), sizes, totals, groups, first, last)
 
     return multiply_tile
+
+
+def laid_out(kind: Format, packed: Packed) -> Packed:
+    """As `smmla` wants one tile's weights."""
+    lay_out: Any = make_lay_out(kind)
+    groups = len(packed.weights) // kind.bytes_per_group
+    out = np.zeros(groups * GROUP * CHANNELS, np.uint8)
+
+    @compiled
+    def run(weights: Any, groups: Any, out: Any) -> None:
+        lay_out(weights.ctypes.data, groups, out.ctypes.data)
+
+    run(packed.weights, groups, out)
+    return Packed(out, packed.scales)
 
 
 @compiled
