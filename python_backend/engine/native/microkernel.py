@@ -65,7 +65,7 @@ class Format(IntEnum):
         return CHANNELS * {Format.FP32: 0, Format.INT8: 1, Format.INT4: 2}[self]
 
 
-class Tile:
+class _Tile:
     """Emits one tile's loop over groups; `weights` and the rest are pointers to the tile's beginning."""
 
     def __init__(self, builder: ir.IRBuilder, kind: Format, rows: int, vectors: Vectors) -> None:
@@ -73,7 +73,6 @@ class Tile:
         self._kind = kind
         self._rows = rows
         self._vectors = vectors
-        self._group_bytes = kind.bytes_per_group
         self.parts = CHANNELS // vectors.lanes
 
     def group(
@@ -81,7 +80,7 @@ class Tile:
     ) -> list[list[ir.Value]]:
         builder = self._builder
         weights = builder.gep(
-            pointers["weights"], [builder.mul(index, ir.Constant(I64, self._group_bytes))]
+            pointers["weights"], [builder.mul(index, ir.Constant(I64, self._kind.bytes_per_group))]
         )
         size = 4 if self._kind is Format.FP32 else 1
         step = builder.mul(index, ir.Constant(I64, GROUP * size))
@@ -185,9 +184,7 @@ class Tile:
         return sums
 
 
-def make_tile(
-    kind: Format, rows: int, vectors: Vectors = VECTORS, emitting: type[Tile] = Tile
-) -> Callable[..., None]:
+def make_tile(kind: Format, rows: int, vectors: Vectors = VECTORS) -> Callable[..., None]:
     """tile(weights, scales, activations, stride, sizes, totals, groups_stride, groups, begin, ..., out, ...).
 
     All are integers. `weights` and `scales` are where the tile begins; `activations` the first row, of floats
@@ -215,7 +212,7 @@ def make_tile(
         def generate(target: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             weights, scales, activations, stride, sizes, totals, groups_stride, groups = values[:8]
             begin, begin_stride, out, out_stride = values[8:]
-            tile = emitting(builder, kind, rows, vectors)
+            tile = _Tile(builder, kind, rows, vectors)
 
             def rows_of(address: ir.Value, step: ir.Value, element: ir.Type) -> list[ir.Value]:
                 steps = [builder.mul(step, ir.Constant(I64, row)) for row in range(rows)]

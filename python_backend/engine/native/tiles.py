@@ -11,14 +11,13 @@ from numba import njit
 from python_backend.engine.native.amx import (
     GROUP_BYTES,
     WIDE_ROWS,
-    WIDE_TILES,
     is_permitted,
     make_wide_tile,
     spread,
 )
 from python_backend.engine.native.arithmetic import OPTIONS
-from python_backend.engine.native.microkernel import CHANNELS, ROWS, Format, make_tile
-from python_backend.engine.native.smmla import make_lay_out, make_squares
+from python_backend.engine.native.microkernel import ROWS, Format, make_tile
+from python_backend.engine.native.smmla import SQUARE_ROWS, laid_out_bytes, make_lay_out, make_squares
 from python_backend.engine.native.vectors import HAS_SMMLA
 
 _fp32_one, _fp32_four = make_tile(Format.FP32, 1), make_tile(Format.FP32, ROWS)
@@ -30,7 +29,7 @@ _lay_out_int8, _lay_out_int4 = make_lay_out(Format.INT8), make_lay_out(Format.IN
 FP32, INT8, INT4 = np.int64(Format.FP32), np.int64(Format.INT8), np.int64(Format.INT4)
 TILE_BYTES = tuple(kind.bytes_per_group for kind in Format)
 TILE_SCALES = tuple(kind.scales_per_group for kind in Format)
-TILE_STEP = np.int64(4 * CHANNELS)  # bytes from a tile's sums of a row to the next tile's
+LAID_OUT_BYTES = laid_out_bytes(Format.INT4) if HAS_SMMLA else GROUP_BYTES  # of a group, at most
 # As people call what multiplies sixteen rows.
 WIDE = "smmla" if HAS_SMMLA else "AMX"
 
@@ -60,7 +59,7 @@ def times_tile(kind, rows, w, s, a, a_step, sizes, totals, g_step, groups, begin
 
 
 @njit(**OPTIONS)
-def _laid_out_for_amx(kind, w, groups, buffer):
+def _laid_out_for_amx(kind, w, s, groups, buffer):
     if kind == INT8:
         return w
     spread(w, groups, buffer)
@@ -68,7 +67,16 @@ def _laid_out_for_amx(kind, w, groups, buffer):
 
 
 @njit(**OPTIONS)
-def _times_by_amx(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap):
+def _laid_out_for_smmla(kind, w, s, groups, buffer):
+    if kind == INT8:
+        _lay_out_int8(w, s, groups, buffer)
+    else:
+        _lay_out_int4(w, s, groups, buffer)
+    return buffer
+
+
+@njit(**OPTIONS)
+def _by_amx(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap):
     if kind == INT8:
         _int8_wide(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap)
     else:
@@ -76,30 +84,17 @@ def _times_by_amx(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, b
 
 
 @njit(**OPTIONS)
-def _laid_out_for_smmla(kind, w, groups, buffer):
-    if kind == INT8:
-        _lay_out_int8(w, groups, buffer)
-    else:
-        _lay_out_int4(w, groups, buffer)
-    return buffer
-
-
-@njit(**OPTIONS)
-def _times_by_smmla(
-    kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap
-):
-    for number in range(WIDE_TILES * WIDE_ROWS // ROWS):
-        tile, row = number % WIDE_TILES, number // WIDE_TILES * ROWS
-        weights, scales = w + tile * groups * GROUP_BYTES, s + tile * groups * TILE_SCALES[kind] * 2
+def _by_smmla(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap):
+    for row in range(0, WIDE_ROWS, SQUARE_ROWS):
         rows = a + row * a_step, a_step, sizes + row * g_step, totals + row * g_step, g_step
-        first, last = begin + tile * TILE_STEP + row * begin_step, out + tile * gap + row * out_step
+        sums = begin + row * begin_step, begin_step, out + row * out_step, out_step
         if kind == INT8:
-            _int8_squares(weights, scales, *rows, groups, first, begin_step, last, out_step)
+            _int8_squares(w, *rows, groups, *sums, gap)
         else:
-            _int4_squares(weights, scales, *rows, groups, first, begin_step, last, out_step)
+            _int4_squares(w, *rows, groups, *sums, gap)
 
 
-# laid_out(kind, weights, groups, buffer) is where `times_wide` finds them: if need be, in the buffer.
+# laid_out(kind, w, s, groups, buffer) is where `times_wide` finds weights: if need be, in the buffer.
 laid_out = _laid_out_for_smmla if HAS_SMMLA else _laid_out_for_amx
 # Two tiles times sixteen rows, of bytes; the second tile's sums end `gap` bytes behind those of the first.
-times_wide = _times_by_smmla if HAS_SMMLA else _times_by_amx
+times_wide = _by_smmla if HAS_SMMLA else _by_amx

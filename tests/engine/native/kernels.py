@@ -15,11 +15,12 @@ from python_backend.engine.native.addresses import address_of
 from python_backend.engine.native.amx import NEVER, begin_tiles, end_tiles, spread
 from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
 from python_backend.engine.native.combining import LANES, store_half
-from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
 from python_backend.engine.native.products import buffer_floats, product
-from python_backend.engine.native.smmla import make_lay_out
+from python_backend.engine.native.smmla import laid_out_bytes, make_lay_out, make_squares
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import FIRST_FREE, Team, meet, take_number
+from python_backend.engine.native.vectors import Vectors
 from python_backend.engine.native.weight_layouts import Packed, whole
 
 Floats = NDArray[np.float32]
@@ -78,8 +79,9 @@ def spread_nibbles(nibbles: Any, groups: Any, out: Any) -> None:
     _spread(nibbles.ctypes.data, groups, out.ctypes.data)
 
 
-def times_one_tile(kind: Format, tile: Any) -> Callable[[Packed, Inputs, Floats, Floats], None]:
-    """Four rows times eight channels, from sums that have begun."""
+def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, Floats, Floats], None]:
+    """Four rows times eight channels, from sums that have begun, by the instructions of any processor."""
+    tile: Any = make_tile(kind, ROWS, vectors)
 
     @compiled
     def run(
@@ -98,18 +100,25 @@ def times_one_tile(kind: Format, tile: Any) -> Callable[[Packed, Inputs, Floats,
     return multiply_tile
 
 
-def laid_out(kind: Format, packed: Packed) -> Packed:
-    """As `smmla` wants one tile's weights."""
+def two_rows_by_smmla(kind: Format) -> Callable[[Packed, Inputs, Floats, Floats], None]:
+    """Two rows times two tiles, all of which begin with the same sums."""
     lay_out: Any = make_lay_out(kind)
-    groups = len(packed.weights) // kind.bytes_per_group
-    out = np.zeros(groups * GROUP * CHANNELS, np.uint8)
+    tile: Any = make_squares(kind)
 
     @compiled
-    def run(weights: Any, groups: Any, out: Any) -> None:
-        lay_out(weights.ctypes.data, groups, out.ctypes.data)
+    def run(matrix: Any, inputs: Any, begin: Any, laid_out: Any, out: Any) -> None:
+        w, s, to = matrix.weights.ctypes.data, matrix.scales.ctypes.data, laid_out.ctypes.data
+        a, a_step = inputs.levels.ctypes.data, inputs.levels.strides[0]
+        sizes, totals, g_step = inputs.worths.ctypes.data, inputs.totals.ctypes.data, inputs.worths.strides[0]
+        groups, first, last = inputs.worths.shape[1], begin.ctypes.data, out.ctypes.data
+        lay_out(w, s, 2 * groups, to)
+        tile(to, a, a_step, sizes, totals, g_step, groups, first, 0, last, out.strides[0], 4 * CHANNELS)
 
-    run(packed.weights, groups, out)
-    return Packed(out, packed.scales)
+    def multiply_rows(packed: Packed, inputs: Inputs, begin: Floats, out: Floats) -> None:
+        laid_out = np.zeros(2 * inputs.worths.shape[1] * laid_out_bytes(kind), np.uint8)
+        run(Matrix(packed.weights, packed.scales, begin), inputs, begin, laid_out, out)
+
+    return multiply_rows
 
 
 @compiled

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from python_backend.engine.host.processor import Instructions
 from python_backend.engine.native.combining import LANES
-from python_backend.engine.native.microkernel import GROUP, LARGEST_HALF, ROWS, Format, make_tile
-from python_backend.engine.native.vectors import Dot, Vectors, vectors_of
+from python_backend.engine.native.microkernel import GROUP, LARGEST_HALF, ROWS, Format
+from python_backend.engine.native.vectors import VECTORS, Dot, Vectors, vectors_of
 from python_backend.engine.native.weight_layouts import pack
 from tests.engine.native.kernels import Floats, as_halfs, combine, multiply, rounded, times_one_tile
 from tests.engine.native.unpacked import unpack
@@ -71,8 +71,8 @@ def test_every_processor_computes_the_same_bits(kind: Format, vectors: Vectors) 
     packed, rows = pack(random_floats(8, 96), kind), rounded(random_floats(ROWS, 96, seed=1))
     begin = random_floats(ROWS, 8, seed=2)
     expected, found = np.empty((ROWS, 8), np.float32), np.empty((ROWS, 8), np.float32)
-    times_one_tile(kind, make_tile(kind, ROWS))(packed, rows, begin, expected)
-    times_one_tile(kind, make_tile(kind, ROWS, vectors))(packed, rows, begin, found)
+    times_one_tile(kind, VECTORS)(packed, rows, begin, expected)
+    times_one_tile(kind, vectors)(packed, rows, begin, found)
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(found, expected)
 
