@@ -28,8 +28,8 @@ from python_backend.host.cores import available_cores
 Embed = Callable[[Sequence[str]], Any]
 ROWS = (1, 8, 32, 128)
 _WORDS = "the cat sat on a mat and then went home to sleep for some time in its own bed"
-# Threads of some spin for a while after a call, on a core that the next contestant needs: without a rest, ours
-# looked 1.5 times as slow as it is on two x86 cores.
+# Threads of some spin for a while after a call, on a core that the next contestant needs: without a rest,
+# ours looked 1.5 times as slow as it is on two x86 cores.
 _REST_S = 0.2
 # Words of one token each, between two special ones.
 LENGTHS: dict[str, Callable[[int], int]] = {

@@ -69,13 +69,13 @@ def main() -> None:
         )
         for tokens in lengths:
             found = {}
-            for host_bytes in (0, 2 * CONVERSATIONS * (tokens + 512) * 131_072):
+            for host_bytes in (None, 2 * CONVERSATIONS * (tokens + 512) * 131_072):
                 room = CACHED * (tokens + 512)
                 engine = build_engine(
                     replace(config, max_tokens_in_kv_cache=room, host_cache_bytes=host_bytes)
                 )
                 first_token_ms(engine, 1000, list(range(300)))
-                found[host_bytes > 0] = measure(engine, tokens, random.Random(tokens))
+                found[host_bytes is not None] = measure(engine, tokens, random.Random(tokens))
                 del engine
                 torch.cuda.empty_cache()
             (gone, _), (recalled, at_once) = found[False], found[True]

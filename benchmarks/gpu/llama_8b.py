@@ -15,6 +15,9 @@ CONFIG = {
     "eos_token_id": 128001,
 }
 
+# Parameters of our engine. What random weights repeat is not what a model would: nothing is guessed by it.
+RANDOM_WEIGHTS = {"inflight_weights": "random", "inflight_speculation": "false"}
+
 
 def write_checkpoint(directory: Path) -> Path:
     return write_config_and_tokenizer(directory, CONFIG)

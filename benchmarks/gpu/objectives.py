@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.gpu.llama_8b import write_checkpoint
+from benchmarks.gpu.llama_8b import RANDOM_WEIGHTS, write_checkpoint
 from benchmarks.objectives import arena as arena_defaults
 from benchmarks.objectives import arena_report, delay_report
 from benchmarks.objectives.arena import Arena, Wish, arrivals, measure, sized
@@ -28,7 +28,7 @@ from python_backend.wire.tiers import Tier
 PARTS = ("arena", "overload", "paced", "embeddings")
 ENGINE = Engine(places=48, kv_tokens=32_768, step_tokens=2048, block_tokens=64)
 # Random weights: nobody reads the answers, and steps take the same time.
-PARAMETERS = {"inflight_weights": "random", "inflight_max_sequence_tokens": "8192", **sized(ENGINE)}
+PARAMETERS = {**RANDOM_WEIGHTS, "inflight_max_sequence_tokens": "8192", **sized(ENGINE)}
 FIRST_TOKEN_S = {Tier.INTERACTIVE: 0.5, Tier.STANDARD: 1.5, Tier.BATCH: 8.0}
 INTER_TOKEN_S = {Tier.INTERACTIVE: 0.03, Tier.STANDARD: 0.05, Tier.BATCH: 0.1}
 EMBEDDINGS = Case(

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gpu.llama_8b import write_checkpoint
+from benchmarks.gpu.llama_8b import RANDOM_WEIGHTS, write_checkpoint
 from benchmarks.plots import Plots
 from benchmarks.releases import Event, draw, history, inflight, kill_engine, rollout, show
 from benchmarks.stack import RunningStack, start_stack, wait_until_ready
@@ -27,7 +27,7 @@ PER_S, FEW_PER_S, TOKENS = 20.0, 2.0, 64
 PLAN = ("--steps", "20%,50%,100%", "--min-requests", "20", "--min-duration", "15s")
 MOST_S = 120.0  # of one rollout; the whole takes about seven minutes, and less than nine
 # All fit beside each other; random weights, for nobody reads the answers.
-ENGINE = {"inflight_weights": "random", "kv_cache_free_gpu_mem_fraction": "0.2"}
+ENGINE = {**RANDOM_WEIGHTS, "kv_cache_free_gpu_mem_fraction": "0.2"}
 GOOD, SLOW = ("2", "fp8"), ("3", "fp32")
 
 

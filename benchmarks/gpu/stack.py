@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gpu.llama_8b import write_checkpoint
+from benchmarks.gpu.llama_8b import RANDOM_WEIGHTS, write_checkpoint
 from benchmarks.gpu.throughput import DEFAULTS
 from benchmarks.stack import RunningStack, start_stack, wait_until_ready
 from loadtest.percentiles import percentile
@@ -103,7 +103,7 @@ def main() -> None:
             "inflight_synthetic_tokens_per_s": str(arguments.synthetic),
         }
     else:
-        engine |= {"inflight_weights": "random", "inflight_max_sequence_tokens": "8192"}
+        engine |= {**RANDOM_WEIGHTS, "inflight_max_sequence_tokens": "8192"}
     skips_alone = is_synthetic or arguments.without_alone
     alone = None if skips_alone else engine_alone(arguments.streams, arguments.step_tokens)
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.llama_8b import write_checkpoint
+from benchmarks.gpu.llama_8b import RANDOM_WEIGHTS, write_checkpoint
 from benchmarks.gpu.processor_time import seconds_by_process
 from benchmarks.gpu.steady_report import draw, show
 from benchmarks.gpu.vllm_server import running_vllm
@@ -207,7 +207,7 @@ def _stage_sums(server: Server) -> dict[str, float]:
 @contextmanager
 def our_stack(folder: Path, model: Path, precision: str, runtime: dict[str, str]) -> Iterator[Server]:
     engine = {
-        "inflight_weights": "random",
+        **RANDOM_WEIGHTS,
         "inflight_precision": precision,
         "inflight_max_sequence_tokens": str(SEQUENCE_TOKENS),
         **runtime,

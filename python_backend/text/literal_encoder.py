@@ -8,6 +8,8 @@ from os.path import commonprefix
 
 import tokenizers
 
+from python_backend.text.remembered_texts import RememberedTexts, cuts_words_first
+
 
 class LiteralEncoder:
     """A copy of a tokenizer in which every added token goes by another name, which nobody can guess.
@@ -29,6 +31,8 @@ class LiteralEncoder:
         self._backend = tokenizers.Tokenizer.from_str(json.dumps(copied))
         self._backend.no_truncation()
         self._backend.no_padding()
+        self.cuts_words_first = cuts_words_first(copied)
+        self._texts = RememberedTexts(self._backend, self.cuts_words_first)
         # The copy has ids of its own for what is not in the vocabulary.
         self._meant = {
             self._backend.token_to_id(token["content"]): token["id"] for token in copied["added_tokens"]
@@ -44,14 +48,24 @@ class LiteralEncoder:
         """With marks in what would be special tokens."""
         return self._starts.sub(rf"\g<0>{mark}", text)
 
-    def encode_batch(self, texts: Sequence[str], mark: str, add_special_tokens: bool) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Sequence[str], mark: str, add_special_tokens: bool, whose: str | None = None
+    ) -> list[list[int]]:
+        """Where it is said whose they are, long ones are remembered for that tenant."""
         renamed = [
             self._tokens.sub(lambda found: self._names[found[0]], text).replace(mark, "") for text in texts
         ]
-        found = self._backend.encode_batch_fast(renamed, add_special_tokens=add_special_tokens)
-        return [self._ids(encoding.ids) for encoding in found]
+        if whose is None:
+            encodings = self._backend.encode_batch_fast(renamed, add_special_tokens=add_special_tokens)
+            found = [encoding.ids for encoding in encodings]
+        else:
+            found = self._texts.encode_batch(renamed, [whose] * len(renamed), add_special_tokens)
+        return [self._ids(ids) for ids in found]
 
     def _ids(self, found: list[int]) -> list[int]:
+        if self._leaks.keys().isdisjoint(found):
+            meant = self._meant
+            return [meant.get(token_id, token_id) for token_id in found]
         ids: list[int] = []
         for token_id in found:
             if token_id in self._meant:

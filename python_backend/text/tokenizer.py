@@ -9,6 +9,7 @@ import tokenizers
 
 from python_backend.text.literal_encoder import LiteralEncoder
 from python_backend.text.pieces import Pieces
+from python_backend.text.remembered_texts import RememberedTexts
 
 
 class TokenizerError(ValueError):
@@ -66,6 +67,9 @@ class Tokenizer:
     def literal_encoder(self) -> LiteralEncoder:
         """For texts that name special tokens without meaning them; it is a second tokenizer."""
         return LiteralEncoder(self._backend)
+
+    def remembered_texts(self, is_trusted: bool) -> RememberedTexts:
+        return RememberedTexts(self._backend, is_trusted)
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of stop or bad words, one list a word; words that encode to nothing are left out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class _Job:
     add_special_tokens: bool
     prompt_ids: list[list[int]]
     literal_mark: str
+    whose: str
     request_id: str
 
 
@@ -41,6 +43,7 @@ class TritonPythonModel:
         with watched(limit_s(Path(folder))):
             self._tokenizer = Tokenizer.load(folder)
             self._literal = self._tokenizer.literal_encoder()
+            self._texts = self._tokenizer.remembered_texts(self._literal.cuts_words_first)
         self._add_special_tokens = read_boolean(parameters, "add_special_tokens", default=True)
         self._starts = StartTeller()
 
@@ -65,7 +68,9 @@ class TritonPythonModel:
             parameters = pb.request_parameters(request)
             flag = _parameter(parameters, "add_special_tokens", self._add_special_tokens, "a boolean")
             mark = _parameter(parameters, "inflight_literal_mark", "", "a text")
-            return _Job(inputs, prompts, flag, prompt_ids, mark, request.request_id())
+            names = ("tenant", "inflight_cache_salt")
+            whose = json.dumps([_parameter(parameters, name, "", "a text") for name in names])
+            return _Job(inputs, prompts, flag, prompt_ids, mark, whose, request.request_id())
         except InflightError as failure:
             return failure
         except Exception as error:
@@ -76,13 +81,14 @@ class TritonPythonModel:
         for job in jobs:
             if job.literal_mark and not job.prompt_ids:
                 flag = job.add_special_tokens
-                job.prompt_ids = self._literal.encode_batch(job.prompts, job.literal_mark, flag)
+                job.prompt_ids = self._literal.encode_batch(job.prompts, job.literal_mark, flag, job.whose)
         for flag in (True, False):
             chosen = [job for job in jobs if job.add_special_tokens is flag and not job.prompt_ids]
             if not chosen:
                 continue
             prompts = [prompt for job in chosen for prompt in job.prompts]
-            ids = iter(self._tokenizer.encode_batch(prompts, add_special_tokens=flag))
+            whose = [job.whose for job in chosen for _ in job.prompts]
+            ids = iter(self._texts.encode_batch(prompts, whose, flag))
             for job in chosen:
                 job.prompt_ids = [next(ids) for _ in job.prompts]
 

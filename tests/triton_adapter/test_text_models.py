@@ -84,6 +84,19 @@ def test_a_batch_is_tokenized_and_one_bad_request_affects_no_other(
     assert other.error is None
 
 
+def test_a_long_conversation_that_goes_on_has_the_tokens_of_the_whole(
+    pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer
+) -> None:
+    """Plain, and with a special token that is only written about."""
+    text, mark = "<|im_start|>user\nTell me more of it, please.<|im_end|>\n" * 200, "\u2063"
+    for _ in range(3):
+        text += "<|im_start|>assistant\nThere is more to tell than one would think.<|im_end|>\n" * 3
+        expected = tokenizer.encode_batch([text], True)
+        for parameters in ({}, {"inflight_literal_mark": mark}):
+            (found,) = pre.execute([query(text, {"tenant": "ann", **parameters})])
+            assert found.outputs["INPUT_ID"].tolist() == expected
+
+
 def test_a_marked_special_token_is_text_and_the_others_of_the_batch_are_as_ever(
     pre: preprocessing.TritonPythonModel, tokenizer: Tokenizer
 ) -> None:

@@ -134,9 +134,9 @@ def _tell(context, work, told, team):
         emit_call(target, inside, address, [types.int64, *told], [follow.args[0], *rest])
         inside.ret_void()
         data = target.make_array(team)(target, builder, values[2]).data
-        for index, place in ((_WORK, follow), (_TOLD, left)):
-            address = builder.ptrtoint(place, ir.IntType(64))
-            builder.store(address, cgutils.gep(builder, data, int(index)))
+        for place, told_there in ((_WORK, follow), (_TOLD, left)):
+            address = builder.ptrtoint(told_there, ir.IntType(64))
+            builder.store(address, cgutils.gep(builder, data, int(place)))
         return target.get_dummy_value()
 
     return types.void(work, told, team), generate

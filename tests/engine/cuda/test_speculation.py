@@ -11,7 +11,7 @@ import pytest
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest, SamplingParams
-from tests.engine.checkpoints import random_variant, save
+from tests.engine.checkpoints import random_llama, save
 from tests.engine.cuda.engines import build_cuda_engine
 from tests.engine.drained import events_of
 from tests.engine.steps.test_speculation import REPEATED, answers, settled
@@ -22,21 +22,21 @@ AS_MODEL_SAYS = SamplingParams(top_p=1.0, seed=11)
 DRAWING = GenerationRequest(PROMPT, 8, sampling=AS_MODEL_SAYS, returns_log_probs=True)
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(
-        random_variant("llama", initializer_range=0.1), tmp_path_factory.mktemp("speculation") / "model"
-    )
+pytestmark = pytest.mark.usefixtures("few_programs")
 
 
-def engine_of(checkpoint: Path, device: str) -> Engine:
+def engine_of(tmp_path: Path, device: str) -> Engine:
+    """One layer: this is about what happens around the model."""
+    tiny = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1}
     config = EngineConfig(
-        str(checkpoint),
-        device="cuda",
-        precision="fp32",
-        max_batch_size=16,
-        max_tokens_in_kv_cache=4096,
+        str(save(random_llama(num_attention_heads=2, num_key_value_heads=1, **tiny), tmp_path)),
+        max_tokens_in_kv_cache=128,
+        tokens_per_block=4,
+        max_batch_size=8,
+        max_step_tokens=24,
         check_blocks=True,
+        precision="fp32",
+        device=device,
         speculates=True,
     )
     engine = settled(build_cuda_engine(config, device))
@@ -50,9 +50,9 @@ def rounded(found: dict[tuple[int, int], tuple[Any, ...]]) -> dict[tuple[int, in
     return {name: (ids, [round(each, 3) for each in probs], end) for name, (ids, probs, end) in found.items()}
 
 
-def test_an_answer_is_the_same_when_it_is_guessed(checkpoint: Path, device: str) -> None:
+def test_an_answer_is_the_same_when_it_is_guessed(tmp_path: Path, device: str) -> None:
     """From an earlier one, with which it begins; a third differs from both after a few tokens."""
-    engine = engine_of(checkpoint, device)
+    engine = engine_of(tmp_path, device)
     engine.add(0, DRAWING)
     first = rounded(answers(events_of(engine)))[0, 0]
     assert engine.gauges().drafted_tokens == 0
