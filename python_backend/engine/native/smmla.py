@@ -229,7 +229,7 @@ def make_squares(kind: Format) -> Callable[..., None]:
                     for four in range(0, CHANNELS, 4)
                 ]
 
-            begun = []
+            begun: list[ir.Value] = []
             for both in places(begin, begin_stride, ir.Constant(I64, 4 * CHANNELS)):
                 begun += _turned(builder, *(load(builder, place, _FLOATS) for place in both))
             sums = counted(builder, groups, 1, begun, tile.group)
