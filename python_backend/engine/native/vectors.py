@@ -78,11 +78,17 @@ def vectors_of(instructions: Instructions, features: Set[str]) -> Vectors:
 def _features() -> str:
     if config.CPU_FEATURES is not None:  # type: ignore[attr-defined]
         return str(config.CPU_FEATURES)  # type: ignore[attr-defined]
-    if (config.CPU_NAME or get_host_cpu_name()) == "generic":  # type: ignore[attr-defined]
+    if config.CPU_NAME == "generic":  # type: ignore[attr-defined]
         return ""
-    # Of what Arm processors have LLVM tells a part; the rest is in the name of one that it knows.
-    implied = (feature for flag, feature in _OF_ARM.items() if flag in cpu_flags())
-    return ",".join((get_host_cpu_features().flatten(), *implied))
+    return ",".join((get_host_cpu_features().flatten(), *_implied()))
+
+
+def _implied() -> list[str]:
+    """Of what an Arm processor has LLVM tells a part; the rest is in its name, if LLVM knows it."""
+    name = get_host_cpu_name()
+    if name == "generic" or config.CPU_NAME not in (None, name):  # type: ignore[attr-defined]
+        return []
+    return [feature for flag, feature in _OF_ARM.items() if flag in cpu_flags()]
 
 
 FEATURES = frozenset(_features().split(","))
