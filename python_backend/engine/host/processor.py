@@ -33,23 +33,28 @@ def instructions_in(flags: set[str], machine: str) -> Instructions:
 
 
 def cpu_instructions() -> Instructions:
-    return instructions_in(_flags(), platform.machine())
+    return instructions_in(cpu_flags(), platform.machine())
 
 
 def is_amx_permitted() -> bool:
     """Asks Linux for the room that a thread's tiles take; once for the whole process."""
-    if not _flags() >= _AMX:
+    if not cpu_flags() >= _AMX:
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
 
 
 def instructions_for(precision: str) -> str:
     """In words."""
-    others = " and AMX" if precision != "fp32" and is_amx_permitted() else ""
-    return cpu_instructions().value + others
+    usual = cpu_instructions().value
+    if precision == "fp32":
+        return usual
+    if "i8mm" in cpu_flags():
+        return f"{usual} and i8mm"
+    return f"{usual} and AMX" if is_amx_permitted() else usual
 
 
-def _flags() -> set[str]:
+def cpu_flags() -> set[str]:
+    """Linux's names for what this processor can do."""
     try:
         told = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -17,7 +17,7 @@ from python_backend.engine.kv.layout import one_table
 from python_backend.engine.kv.size import kv_bytes_per_number
 from python_backend.engine.native.adapters import NativeAdapters
 from python_backend.engine.native.addresses import address_of
-from python_backend.engine.native.amx import NEVER, WIDE_ROWS, is_permitted
+from python_backend.engine.native.amx import NEVER, WIDE_ROWS
 from python_backend.engine.native.arithmetic import ACTIVATIONS
 from python_backend.engine.native.combining import LANES
 from python_backend.engine.native.layer_attention import layer_attention
@@ -36,6 +36,7 @@ from python_backend.engine.native.tables import (
     Told,
 )
 from python_backend.engine.native.threads import FIRST_FREE, Team, lead
+from python_backend.engine.native.tiles import WIDE, can_be_wide
 from python_backend.engine.native.weight_layouts import whole
 from python_backend.engine.native.weights import head_format
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("inflight.engine")
 # Rows of a prompt that attend together: each block's keys and values are then read once for all of them.
 _ROWS_TOGETHER = 4
-# Of so many rows it is measured whether AMX multiplies them in less time.
+# Of so many rows it is measured whether AMX or `smmla` multiplies them in less time.
 _TRIED_ROWS = (WIDE_ROWS, 2 * WIDE_ROWS, 4 * WIDE_ROWS)
 # What is compiled, each by itself.
 PARTS: tuple[Dispatcher, ...] = (layer_attention, run_step, lead)
@@ -140,10 +141,10 @@ class NativeModel:
     def warm_up(self) -> None:
         """So that the first request does not wait for compiled code to be found and loaded.
 
-        Where there is AMX, it is used from the number of rows on where that takes less time here.
+        Where there is AMX or `smmla`, it is used from the number of rows on where that takes less time here.
         """
         self._run(self._same_rows(1), [])
-        if self._dimensions.format != Format.FP32 and is_permitted():
+        if self._dimensions.format != Format.FP32 and can_be_wide():
             self._dimensions = self._dimensions._replace(wide_from=self._rows_where_wide_pays())
 
     def _rows_where_wide_pays(self) -> int:
@@ -151,10 +152,10 @@ class NativeModel:
             usual_s, usual = self._timed(rows, int(NEVER))
             wide_s, wide = self._timed(rows, rows)
             if not np.array_equal(usual.view(np.uint32), wide.view(np.uint32)):
-                _log.warning("AMX gives other results than the other kernels here, and is not used")
+                _log.warning("%s gives other results than the other kernels here, and is not used", WIDE)
                 break
             if wide_s < usual_s:
-                _log.info("AMX multiplies %d rows and more", rows)
+                _log.info("%s multiplies %d rows and more", WIDE, rows)
                 return rows
         return int(NEVER)
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from python_backend.engine.native.adapters import expand_gates_and_ups
-from python_backend.engine.native.amx import GROUP_BYTES, WIDE_ROWS, WIDE_TILES, spread
+from python_backend.engine.native.amx import WIDE_ROWS, WIDE_TILES
 from python_backend.engine.native.arithmetic import (
     NOUGHT,
     ONE,
@@ -20,9 +20,10 @@ from python_backend.engine.native.tables import Inputs
 from python_backend.engine.native.threads import take_number
 from python_backend.engine.native.tiles import (
     FP32,
-    INT4,
+    LAID_OUT_BYTES,
     TILE_BYTES,
     TILE_SCALES,
+    laid_out,
     times_tile,
     times_wide,
 )
@@ -32,17 +33,17 @@ from python_backend.engine.native.weight_layouts import whole
 _SHARES = 6
 _UPS_STEP = np.int64(GROUP * 4)  # bytes from the gates of a row to its ups
 _INNER_STEP = 2 * _UPS_STEP  # and to the gates and ups of the next
-# Rows whose gates and ups AMX computes at a time: weights are spread to bytes once for all of them.
+# Rows whose gates and ups are computed sixteen at a time: weights are laid out once for all of them.
 _INNER_ROWS = np.int64(4 * WIDE_ROWS)
 _WIDTH = np.int64(WIDE_TILES * CHANNELS)
 _TILE_STEP = np.int64(4 * CHANNELS)  # bytes from a tile's sums of a row to the next tile's
-# A thread's buffer has what tiles begin with, gates and ups, and then the weights of tiles as bytes.
-_SPREAD_AT = np.int64(_WIDTH + 2 * _INNER_ROWS * GROUP)
+# A thread's buffer has what tiles begin with, gates and ups, and then the weights of tiles, laid out.
+_LAID_OUT_AT = np.int64(_WIDTH + 2 * _INNER_ROWS * GROUP)
 
 
 def buffer_floats(inputs: int) -> int:
     """Of a thread that multiplies rows of so many inputs."""
-    return int(_SPREAD_AT) + WIDE_TILES * whole(inputs, GROUP) // GROUP * GROUP_BYTES // 4
+    return int(_LAID_OUT_AT) + WIDE_TILES * whole(inputs, GROUP) // GROUP * LAID_OUT_BYTES // 4
 
 
 @njit(**OPTIONS)
@@ -86,14 +87,13 @@ def _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, 
 
 @njit(**OPTIONS)
 def _times_two_tiles(
-    kind, is_wide, matrix, tile, inputs, first_row, rows, spread_at, begin, begin_step, out, out_step, gap
+    kind, is_wide, matrix, tile, inputs, first_row, rows, laid_out_at, begin, begin_step, out, out_step, gap
 ):
-    """The same times this tile and the next, whose sums end `gap` bytes behind; sixteen rows by AMX."""
+    """The same times this tile and the next, whose sums end `gap` bytes behind."""
     w, s, a, a_step, sizes, totals, g_step, groups = _addresses(kind, matrix, tile, inputs, first_row)
     done = rows - rows % WIDE_ROWS if is_wide else NOUGHT
-    if is_wide and kind == INT4:
-        spread(w, WIDE_TILES * groups, spread_at)
-        w = spread_at
+    if done > 0:
+        w = laid_out(kind, w, s, WIDE_TILES * groups, laid_out_at)
     for row in range(0, done, WIDE_ROWS):
         times_wide(
             kind,
@@ -122,7 +122,7 @@ def _times_two_tiles(
 def product(kind, matrix, rows, wide_from, inputs, adds, out, buffer, counters, number, threads):
     """out = or += rows · weightsᵀ + bias; `number` is the counter by which the threads share the tiles.
 
-    From `wide_from` rows on they are multiplied by AMX.
+    From `wide_from` rows on they are multiplied sixteen at a time.
     """
     count = (out.shape[1] + CHANNELS - 1) // CHANNELS
     is_wide = kind != FP32 and rows >= wide_from
@@ -131,7 +131,7 @@ def product(kind, matrix, rows, wide_from, inputs, adds, out, buffer, counters, 
     has_bias = matrix.bias.shape[0] > 0
     out_at, out_step = np.int64(out.ctypes.data), out.strides[0]
     bias_at, buffer_at = np.int64(matrix.bias.ctypes.data), np.int64(buffer.ctypes.data)
-    spread_at = buffer_at + _SPREAD_AT * 4
+    laid_out_at = buffer_at + _LAID_OUT_AT * 4
     while True:
         tile = take_number(counters, number) * share
         if tile >= count:
@@ -149,7 +149,7 @@ def product(kind, matrix, rows, wide_from, inputs, adds, out, buffer, counters, 
                 _by_way_of(kind, matrix, tile, inputs, rows, adds, out, buffer)
             elif is_wide and column + _WIDTH <= out.shape[1]:
                 _times_two_tiles(
-                    kind, is_wide, matrix, tile, inputs, NOUGHT, rows, spread_at,
+                    kind, is_wide, matrix, tile, inputs, NOUGHT, rows, laid_out_at,
                     begin, begin_step, target, out_step, _TILE_STEP,
                 )  # fmt: skip
                 tile += 1
@@ -186,7 +186,7 @@ def mlp_inner(
     tiles = 2 * GROUP // CHANNELS
     has_bias = matrix.bias.shape[0] > 0
     bias_at, nothing = np.int64(matrix.bias.ctypes.data), np.int64(buffer.ctypes.data)
-    gates_ups, spread_at = nothing + _WIDTH * 4, nothing + _SPREAD_AT * 4
+    gates_ups, laid_out_at = nothing + _WIDTH * 4, nothing + _LAID_OUT_AT * 4
     is_wide = kind != FP32 and rows >= wide_from
     most = _INNER_ROWS if is_wide else ROWS
     for i in range(_WIDTH):
@@ -204,7 +204,7 @@ def mlp_inner(
                 begin = bias_at + at * CHANNELS * 4 if has_bias else nothing
                 target = gates_ups + pair * _TILE_STEP
                 _times_two_tiles(
-                    kind, is_wide, matrix, at, inputs, row, size, spread_at,
+                    kind, is_wide, matrix, at, inputs, row, size, laid_out_at,
                     begin, NOUGHT, target, _INNER_STEP, _UPS_STEP,
                 )  # fmt: skip
             for r in range(size):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
+from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 from numba import config
 from numba.core import cgutils
 
-from python_backend.engine.host.processor import Instructions, cpu_instructions
+from python_backend.engine.host.processor import Instructions, cpu_flags, cpu_instructions
 
 I8, I32, I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
@@ -57,28 +57,42 @@ class Vectors:
 
 
 _NEEDED = {
+    Instructions.DOT_PRODUCTS: {"+dotprod"},
     Instructions.AVX512_VNNI: {"+avx512vnni", "+avx512vl"},
     Instructions.AVX_VNNI: {"+avxvnni"},
     Instructions.AVX2: {"+avx2"},
 }
+# Linux's names and LLVM's.
+_OF_ARM = {"asimddp": "+dotprod", "i8mm": "+i8mm"}
 
 
 def vectors_of(instructions: Instructions, features: Set[str]) -> Vectors:
-    """`features` are those of an x86 processor that numba compiles for: `+name` or `-name`."""
-    if instructions is Instructions.DOT_PRODUCTS:
-        return Vectors(4, Dot.SIGNED)
+    """`features` are those of the processor that numba compiles for: `+name` or `-name`."""
     if instructions not in _NEEDED or not _NEEDED[instructions] <= features:
         return Vectors(4, Dot.IN_PAIRS)
+    if instructions is Instructions.DOT_PRODUCTS:
+        return Vectors(4, Dot.SIGNED)
     return Vectors(8, Dot.IN_PAIRS if instructions is Instructions.AVX2 else Dot.BIASED)
 
 
 def _features() -> str:
     if config.CPU_FEATURES is not None:  # type: ignore[attr-defined]
         return str(config.CPU_FEATURES)  # type: ignore[attr-defined]
-    return "" if config.CPU_NAME == "generic" else get_host_cpu_features().flatten()  # type: ignore[attr-defined]
+    if config.CPU_NAME == "generic":  # type: ignore[attr-defined]
+        return ""
+    return ",".join((get_host_cpu_features().flatten(), *_implied()))
+
+
+def _implied() -> list[str]:
+    """Of what an Arm processor has LLVM tells a part; the rest is in its name, if LLVM knows it."""
+    name = get_host_cpu_name()
+    if name == "generic" or config.CPU_NAME not in (None, name):  # type: ignore[attr-defined]
+        return []
+    return [feature for flag, feature in _OF_ARM.items() if flag in cpu_flags()]
 
 
 FEATURES = frozenset(_features().split(","))
+HAS_SMMLA = "+i8mm" in FEATURES
 VECTORS = vectors_of(cpu_instructions(), FEATURES)
 
 

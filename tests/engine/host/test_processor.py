@@ -39,7 +39,7 @@ def test_this_processor_is_known_by_its_own_flags() -> None:
 
 
 def test_a_processor_without_amx_is_not_permitted_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "_flags", lambda: {"avx2", "amx_tile"})
+    monkeypatch.setattr(processor, "cpu_flags", lambda: {"avx2", "amx_tile"})
     assert not is_amx_permitted()
 
 
@@ -56,5 +56,15 @@ def test_amx_is_named_where_it_is_permitted_and_weights_are_bytes_or_less(
     monkeypatch: pytest.MonkeyPatch, precision: str, is_permitted: bool, expected: str
 ) -> None:
     monkeypatch.setattr(processor, "cpu_instructions", lambda: Instructions.AVX512_VNNI)
+    monkeypatch.setattr(processor, "cpu_flags", set)
     monkeypatch.setattr(processor, "is_amx_permitted", lambda: is_permitted)
     assert instructions_for(precision) == expected
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("int4", " and i8mm"), ("fp32", "")])
+def test_i8mm_is_named_where_weights_are_bytes_or_less(
+    monkeypatch: pytest.MonkeyPatch, precision: str, expected: str
+) -> None:
+    monkeypatch.setattr(processor, "cpu_instructions", lambda: Instructions.DOT_PRODUCTS)
+    monkeypatch.setattr(processor, "cpu_flags", lambda: {"asimddp", "i8mm"})
+    assert instructions_for(precision) == "NEON with dot products" + expected

@@ -17,6 +17,7 @@ from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, h
 from python_backend.engine.native.combining import LANES, store_half
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
 from python_backend.engine.native.products import buffer_floats, product
+from python_backend.engine.native.smmla import laid_out_bytes, make_lay_out, make_squares
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import FIRST_FREE, Team, meet, take_number
 from python_backend.engine.native.vectors import Vectors
@@ -97,6 +98,27 @@ def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, 
         run(w, s, a, np.int64(rows.strides[0]), sizes, totals, groups, first, last)
 
     return multiply_tile
+
+
+def two_rows_by_smmla(kind: Format) -> Callable[[Packed, Inputs, Floats, Floats], None]:
+    """Two rows times two tiles, all of which begin with the same sums."""
+    lay_out: Any = make_lay_out(kind)
+    tile: Any = make_squares(kind)
+
+    @compiled
+    def run(matrix: Any, inputs: Any, begin: Any, laid_out: Any, out: Any) -> None:
+        w, s, to = matrix.weights.ctypes.data, matrix.scales.ctypes.data, laid_out.ctypes.data
+        a, a_step = inputs.levels.ctypes.data, inputs.levels.strides[0]
+        sizes, totals, g_step = inputs.worths.ctypes.data, inputs.totals.ctypes.data, inputs.worths.strides[0]
+        groups, first, last = inputs.worths.shape[1], begin.ctypes.data, out.ctypes.data
+        lay_out(w, s, 2 * groups, to)
+        tile(to, a, a_step, sizes, totals, g_step, groups, first, 0, last, out.strides[0], 4 * CHANNELS)
+
+    def multiply_rows(packed: Packed, inputs: Inputs, begin: Floats, out: Floats) -> None:
+        laid_out = np.zeros(2 * inputs.worths.shape[1] * laid_out_bytes(kind), np.uint8)
+        run(Matrix(packed.weights, packed.scales, begin), inputs, begin, laid_out, out)
+
+    return multiply_rows
 
 
 @compiled

@@ -1,18 +1,19 @@
-"""AMX beside the other kernels; what needs a processor that has it runs only there."""
+"""AMX and `smmla` beside the other kernels; what needs a processor that has them runs only there."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from python_backend.engine.native.amx import HAS_AMX, WIDE_ROWS, is_permitted
+from python_backend.engine.native.amx import WIDE_ROWS
 from python_backend.engine.native.microkernel import Format
+from python_backend.engine.native.tiles import can_be_wide
 from python_backend.engine.native.weight_layouts import Packed, pack
 from tests.engine.native.kernels import Floats, multiply, spread_nibbles
 from tests.engine.native.test_microkernel import random_floats
 
 BYTES = [Format.INT8, Format.INT4]
-needs_amx = pytest.mark.skipif(not HAS_AMX, reason="this processor has no AMX")
+is_wide = pytest.mark.skipif(not can_be_wide(), reason="this processor has neither AMX nor i8mm")
 
 
 def test_nibbles_are_spread_to_the_bytes_of_their_quads_sixteenfold() -> None:
@@ -26,12 +27,11 @@ def test_nibbles_are_spread_to_the_bytes_of_their_quads_sixteenfold() -> None:
     assert out[-1] == 7
 
 
-@needs_amx
+@is_wide
 @pytest.mark.parametrize("kind", BYTES)
 @pytest.mark.parametrize("count", [WIDE_ROWS, WIDE_ROWS + 7, 4 * WIDE_ROWS])
 @pytest.mark.parametrize("inputs", [32, 64, 96, 576])
 def test_many_rows_have_the_bits_of_few(kind: Format, count: int, inputs: int) -> None:
-    assert is_permitted()
     packed, rows = pack(random_floats(24, inputs), kind), random_floats(count, inputs, seed=1)
 
     def product(wide_from: int) -> Floats:
@@ -40,10 +40,9 @@ def test_many_rows_have_the_bits_of_few(kind: Format, count: int, inputs: int) -
     np.testing.assert_array_equal(product(WIDE_ROWS), product(count + 1))
 
 
-@needs_amx
+@is_wide
 @pytest.mark.parametrize("kind", BYTES)
 def test_a_row_that_is_not_finite_spoils_no_other_of_the_sixteen(kind: Format) -> None:
-    assert is_permitted()
     packed, rows = pack(random_floats(8, 64), kind), random_floats(WIDE_ROWS, 64, seed=1)
     clean = _wide(packed, kind, rows)
     rows[3, 50] = np.nan

@@ -80,7 +80,8 @@ def test_every_processor_computes_the_same_bits(kind: Format, vectors: Vectors) 
 @pytest.mark.parametrize(
     ("instructions", "features", "expected"),
     [
-        (Instructions.DOT_PRODUCTS, "", Vectors(4, Dot.SIGNED)),
+        (Instructions.DOT_PRODUCTS, "+neon,+dotprod", Vectors(4, Dot.SIGNED)),
+        (Instructions.DOT_PRODUCTS, "", Vectors(4, Dot.IN_PAIRS)),
         (Instructions.AVX512_VNNI, "+avx2,+avx512vl,+avx512vnni", Vectors(8, Dot.BIASED)),
         (Instructions.AVX_VNNI, "+avx2,-avx512vl,+avxvnni", Vectors(8, Dot.BIASED)),
         (Instructions.AVX512_VNNI, "+avx2,-avx512vl,-avx512vnni", Vectors(4, Dot.IN_PAIRS)),
