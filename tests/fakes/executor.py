@@ -281,7 +281,7 @@ class FakeSpeculator(Speculator):
         super().__init__(pool, most_choices)
         self._dice = dice
         for rows in (16, 32):
-            self._costs.observe(rows, 0, 0.0)
+            self._costs.observe(rows, 0.0, 0, 0.0)
 
     def took(self, plan: StepPlan, took_ms: float) -> None:
         """Guesses cost nothing, whatever the clock says."""

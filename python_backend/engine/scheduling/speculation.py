@@ -51,7 +51,7 @@ class GuessCosts(Protocol):
     def extra_ms(self, rows: int, takes_ms: float, guesses: int) -> float:
         """Beside so many rows, which take so long."""
 
-    def observe(self, rows: int, guesses: int, more_ms: float) -> None:
+    def observe(self, rows: int, takes_ms: float, guesses: int, more_ms: float) -> None:
         """They added that much."""
 
 
@@ -66,24 +66,24 @@ class RowCosts:
         self._row_ms: float | None = None
 
     def extra_ms(self, rows: int, takes_ms: float, guesses: int) -> float:
-        each_ms = takes_ms / _weight(rows) if self._row_ms is None else self._row_ms
-        return each_ms * (_weight(rows + guesses) - _weight(rows))
+        return self._each_ms(rows, takes_ms) * (_weight(rows + guesses) - _weight(rows))
 
-    def observe(self, rows: int, guesses: int, more_ms: float) -> None:
+    def observe(self, rows: int, takes_ms: float, guesses: int, more_ms: float) -> None:
         if (weight := _weight(rows + guesses) - _weight(rows)) > 0:
-            self._row_ms = _learned(self._row_ms, more_ms / weight)
+            self._row_ms = _learned(self._each_ms(rows, takes_ms), more_ms / weight)
+
+    def _each_ms(self, rows: int, takes_ms: float) -> float:
+        return takes_ms / _weight(rows) if self._row_ms is None else self._row_ms
 
 
 def _weight(rows: int) -> int:
     return rows // _TOGETHER * _TOGETHER + rows % _TOGETHER * _ALONE
 
 
-def _learned(known_ms: float | None, seen_ms: float) -> float:
-    """Whatever else happened in a step, it is not taken for more than a few times of what is known."""
-    seen_ms = max(0.0, seen_ms)
-    if known_ms is None:
-        return seen_ms
-    return known_ms + _LEARNS * (min(seen_ms, _MOST_TIMES * known_ms + 0.1) - known_ms)
+def _learned(known_ms: float, seen_ms: float) -> float:
+    """One step that something held up is not to end guesses for good: it would not be tried again."""
+    seen_ms = min(max(0.0, seen_ms), _MOST_TIMES * known_ms + 0.1)
+    return known_ms + _LEARNS * (seen_ms - known_ms)
 
 
 class ApartCosts:
@@ -93,12 +93,11 @@ class ApartCosts:
         self._more_ms: dict[int, float] = {}
 
     def extra_ms(self, rows: int, takes_ms: float, guesses: int) -> float:
-        size = _size(rows + guesses)
-        return self._more_ms.get(size, _FIRST_SHARE * takes_ms)
+        return self._more_ms.get(_size(rows + guesses), _FIRST_SHARE * takes_ms)
 
-    def observe(self, rows: int, guesses: int, more_ms: float) -> None:
-        size = _size(rows + guesses)
-        self._more_ms[size] = _learned(self._more_ms.get(size), more_ms)
+    def observe(self, rows: int, takes_ms: float, guesses: int, more_ms: float) -> None:
+        known_ms = self.extra_ms(rows, takes_ms, guesses)
+        self._more_ms[_size(rows + guesses)] = _learned(known_ms, more_ms)
 
 
 def _size(rows: int) -> int:

@@ -102,8 +102,8 @@ class Speculator:
     def took(self, plan: StepPlan, took_ms: float) -> None:
         """The step is over, so long after the one before it."""
         if plan.drafts:
-            rows, more_ms = plan.tokens - plan.drafts, took_ms - self._planned_ms
-            self._costs.observe(rows, plan.drafts, more_ms)
+            rows, planned_ms = plan.tokens - plan.drafts, self._planned_ms
+            self._costs.observe(rows, planned_ms, plan.drafts, took_ms - planned_ms)
 
     def _guessable(self, plan: StepPlan, learned: LearnedStepCost | None) -> list[Chunk]:
         if learned is None or learned.is_frozen:

@@ -41,7 +41,7 @@ def engine_of(tmp_path: Path, device: str) -> Engine:
     )
     engine = settled(build_cuda_engine(config, device))
     assert engine._speculator is not None
-    engine._speculator._costs.observe(16, 0, 0.0)  # whatever can be guessed is
+    engine._speculator._costs.observe(16, 0.0, 0, 0.0)  # whatever can be guessed is
     return engine
 
 

@@ -31,7 +31,7 @@ guesses = st.builds(Guess, st.integers(0, 16), st.floats(0, 0.98))
 
 def on_a_cpu(rows: int, takes_ms: float, guess_ms: float) -> Step:
     costs = RowCosts()
-    costs.observe(rows=4, guesses=4, more_ms=4 * guess_ms)
+    costs.observe(rows=4, takes_ms=4 * guess_ms, guesses=4, more_ms=4 * guess_ms)
     return Step(rows, takes_ms, partial(costs.extra_ms, rows, takes_ms))
 
 
@@ -70,11 +70,11 @@ def test_what_guesses_take_on_a_cpu_is_learned() -> None:
     costs = RowCosts()
     assert costs.extra_ms(4, 12.5, 4) == 12.5, "as much as the four rows that are there"
     for _ in range(60):
-        costs.observe(rows=4, guesses=4, more_ms=10.2)
+        costs.observe(rows=4, takes_ms=12.5, guesses=4, more_ms=10.2)
     assert costs.extra_ms(4, 12.5, 4) == pytest.approx(10.2, rel=0.01)
     step = Step(4, 12.5, partial(costs.extra_ms, 4, 12.5))
     assert sum(worthwhile([Guess(8, 0.7)] * 4, step, 64)) == 0, "each takes about what a token takes anyway"
-    costs.observe(rows=3, guesses=1, more_ms=-0.5)
+    costs.observe(rows=3, takes_ms=12.5, guesses=1, more_ms=-0.5)
 
 
 def test_where_steps_overlap_guesses_pay_for_the_one_that_does_not() -> None:
@@ -87,10 +87,12 @@ def test_where_steps_overlap_guesses_pay_for_the_one_that_does_not() -> None:
     assert rows(1, 0.9) == 15, "as many as fit into the size that is computed anyway"
     assert rows(1, 0.2) == 0, "a token in four would not pay for two fifths of a step"
     for _ in range(60):
-        costs.observe(rows=1, guesses=15, more_ms=0.2)
+        costs.observe(rows=1, takes_ms=4.0, guesses=15, more_ms=0.2)
     assert rows(1, 0.2) > 0, "but for a twentieth"
+    costs.observe(rows=1, takes_ms=4.0, guesses=15, more_ms=4000.0)
+    assert rows(1, 0.2) > 0, "one that something held up says little"
     for _ in range(60):
-        costs.observe(rows=1, guesses=15, more_ms=40.0)
+        costs.observe(rows=1, takes_ms=4.0, guesses=15, more_ms=40.0)
     assert rows(1, 0.9) != 15, "steps of that size are known to take long"
 
 
