@@ -22,6 +22,8 @@ _ALONE = 2
 _FIRST_SHARE = 0.4
 _LEAST_SIZE = 16
 _LEARNS, _MOST_TIMES = 0.1, 3.0
+# Chances and costs are estimates: among many that promise a little, those are chosen that promise too much.
+_LEAST_GAIN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def worthwhile(guesses: Sequence[Guess], step: Step, most_rows: int) -> list[int
     heapq.heapify(ahead)
     left = [guess.tokens for guess in guesses]
     order: list[int] = []
-    tokens, best, best_rate = float(step.tokens), 0, step.tokens / step.takes_ms
+    tokens, best, best_rate = float(step.tokens), 0, _LEAST_GAIN * step.tokens / step.takes_ms
     while ahead and len(order) < most_rows:
         gain, index = -ahead[0][0], ahead[0][1]
         order.append(index)
