@@ -73,7 +73,6 @@ def test_one_trace_has_the_request_its_stages_and_the_engines_steps(traced: Trac
 
     (request,) = [span for span in spans if span.kind == SERVER]
     assert request.parent_id == SPAN
-    assert request.took_ns / 1e9 <= took_s
     prompt_tokens = request.attributes["gen_ai.usage.input_tokens"]
     assert request.attributes["gen_ai.usage.output_tokens"] == 20
     assert prompt_tokens > 3 * STEP_TOKENS
@@ -91,6 +90,8 @@ def test_one_trace_has_the_request_its_stages_and_the_engines_steps(traced: Trac
     }
     assert sum(stage.took_ns for stage in stages.values()) == pytest.approx(request.took_ns, abs=20_000)
     assert all(is_within(stage, request) for stage in stages.values())
+    # The client may have the last byte before the router notices that it has sent it.
+    assert (request.took_ns - stages["send"].took_ns) / 1e9 <= took_s
 
     of_prompt, of_answer = children(spans, stages["prefill"]), children(spans, stages["decode"])
     assert all(is_within(step, stages["prefill"]) for step in of_prompt)
