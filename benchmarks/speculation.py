@@ -21,6 +21,7 @@ from benchmarks.default_model import default_model_path
 from python_backend.engine.build import build_engine
 from python_backend.engine.config import EngineConfig
 from python_backend.engine.engine import Engine
+from python_backend.engine.report import Gauges
 from python_backend.engine.request import GenerationRequest
 
 GOALS = {"code": 1.5, "quotes": 1.5, "chat": 0.97}
@@ -113,6 +114,24 @@ def run(
     return tokens * 1e9 / (ended_ns - began_ns), answers
 
 
+HEADING = "answers   batch   without      with   ratio   right   tokens a step"
+
+
+def told(kind: str, batch: int, rates: dict[bool, list[float]], before: Gauges, after: Gauges) -> float:
+    """Prints a line of what was seen with guesses and without; returns the ratio."""
+    without, with_guesses = (statistics.median(rates[each]) for each in (False, True))
+    drafted = after.drafted_tokens - before.drafted_tokens
+    right = (after.accepted_drafts - before.accepted_drafts) / max(drafted, 1)
+    steps = after.sequence_steps - before.sequence_steps
+    a_step = (after.generated_tokens - before.generated_tokens) / steps
+    print(
+        f"{kind:8} {batch:6} {without:9,.0f} {with_guesses:9,.0f} {with_guesses / without:7.2f} {right:7.0%}"
+        f" {a_step:9.2f}",
+        flush=True,
+    )
+    return with_guesses / without
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--batches", default="1,4,8", help="comma-separated")
@@ -133,7 +152,7 @@ def main() -> int:
     for engine in engines.values():
         engine._now_ns = clock_ns  # what steps cost is learned by the same clock
     met = True
-    print("prompts   batch   without      with   ratio   right   tokens a step")
+    print(HEADING)
     for kind in asked.kinds.split(","):
         texts = PROMPTS[kind]
         chats = [f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n" for text in texts]
@@ -149,19 +168,7 @@ def main() -> int:
                     rate, found[speculates] = run(engine, prompts, batch, clock_ns)
                     rates[speculates].append(rate)
                 assert found[True] == found[False], "the texts differ"
-            after = engines[True].gauges()
-            without, with_guesses = (statistics.median(rates[each]) for each in (False, True))
-            drafted = after.drafted_tokens - before.drafted_tokens
-            right = (after.accepted_drafts - before.accepted_drafts) / max(drafted, 1)
-            steps = after.sequence_steps - before.sequence_steps
-            a_step = (after.generated_tokens - before.generated_tokens) / steps
-            ratio = with_guesses / without
-            met &= ratio >= GOALS[kind]
-            print(
-                f"{kind:8} {batch:6} {without:9,.0f} {with_guesses:9,.0f} {ratio:7.2f} {right:7.0%}"
-                f" {a_step:9.2f}",
-                flush=True,
-            )
+            met &= told(kind, batch, rates, before, engines[True].gauges()) >= GOALS[kind]
     return 0 if met else 1
 
 

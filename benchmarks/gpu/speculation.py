@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.throughput import add_engine_arguments, build
-from benchmarks.speculation import CODE, DOCUMENT, GOALS
+from benchmarks.speculation import CODE, DOCUMENT, GOALS, HEADING, told
 from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.steps.ports import ChunkResult
@@ -112,7 +111,7 @@ def main() -> int:
         script = Scripted(engine._executor, {})
         engine._executor = engine._in_flight._executor = script
         guessing = Speculator(engine.pool, script.most_choices)
-        print("answers   batch   without      with   ratio   right   tokens a step")
+        print(HEADING)
         for kind, (given, text) in TEXTS.items():
             prompt, answer = words.ids(given), words.ids(text)
             for batch in map(int, asked.batches.split(",")):
@@ -120,21 +119,12 @@ def main() -> int:
                 for repeat in range(asked.repeats + 1):
                     for guesses in (False, True):
                         engine._speculator = engine._answers._speculator = guessing if guesses else None
-                        before = engine.gauges(), guessing.drafted, guessing.accepted
+                        before = engine.gauges()
                         rate = run(engine, script, prompt, answer, batch)
                         if repeat:  # the first teaches both what steps take
                             rates[guesses].append(rate)
-                steps = engine.gauges().sequence_steps - before[0].sequence_steps
-                a_step = (engine.gauges().generated_tokens - before[0].generated_tokens) / steps
-                right = (guessing.accepted - before[2]) / max(1, guessing.drafted - before[1])
-                without, with_guesses = (statistics.median(rates[each]) for each in (False, True))
-                ratio = with_guesses / without
+                ratio = told(kind, batch, rates, before, engine.gauges())
                 met &= batch > 8 or ratio >= GOALS[kind]
-                print(
-                    f"{kind:8} {batch:6} {without:9,.0f} {with_guesses:9,.0f} {ratio:7.2f} {right:7.0%}"
-                    f" {a_step:9.2f}",
-                    flush=True,
-                )
     return 0 if met else 1
 
 
