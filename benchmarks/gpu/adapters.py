@@ -117,7 +117,7 @@ def compile_all() -> None:
 
 def report(case: Case) -> None:
     addition, length = Addition(case), SHAPES[case.name][0]
-    shrinking, expanding = shrink_tiling(length, DTYPE), expand_tiling(RANKS, DTYPE)
+    shrinking, expanding = shrink_tiling(DTYPE), expand_tiling(RANKS, DTYPE)
     now_us = addition.us(shrinking, expanding)
     by_shrinking = {tiling: addition.us(tiling, expanding) for tiling in SHRINKING}
     shrinks = sorted(by_shrinking, key=by_shrinking.__getitem__)[:3]

