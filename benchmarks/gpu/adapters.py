@@ -116,7 +116,7 @@ def compile_all() -> None:
 
 
 def report(case: Case) -> None:
-    addition, length = Addition(case), SHAPES[case.name][0]
+    addition = Addition(case)
     shrinking, expanding = shrink_tiling(DTYPE), expand_tiling(RANKS, DTYPE)
     now_us = addition.us(shrinking, expanding)
     by_shrinking = {tiling: addition.us(tiling, expanding) for tiling in SHRINKING}
