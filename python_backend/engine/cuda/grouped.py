@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 # What the tensor cores multiply at a time, at the least and as far as it pays.
 _SHORTEST_STRETCH, _LONGEST_STRETCH = 16, 128
-_LONGEST_OF_WORDS = 64
+_LONGEST_OF_WORDS = 32
 # From so many rows on, writing the matrix out costs less than a library's product gains.
 _ROWS_TO_WRITE_OUT = 1024
+# Scales of such groups are kept in fp32, which kernels read ahead; in halfs those of narrower ones cost less.
+_WIDE_GROUP = 64
 # The smallest and the largest number that a half has with all its bits.
 _HALF_RANGE = 2.0**-14, 65504.0
 _LAYOUTS = {Numbers.INT4: INT4_WORDS, Numbers.E2M1: E2M1_WORDS}
@@ -67,7 +69,8 @@ def keep_grouped(matrix: Grouped, device: torch.device) -> GroupedArrays | None:
         levels = np.ascontiguousarray(matrix.levels)
     placed = torch.from_numpy(levels).to(device)
     sizes = [matrix.scales] if matrix.offsets is None else [matrix.scales, matrix.offsets]
-    dtype = torch.float16 if all(map(_fits_half, sizes)) else torch.float32
+    is_narrow = matrix.group < _WIDE_GROUP
+    dtype = torch.float16 if is_narrow and all(map(_fits_half, sizes)) else torch.float32
     scales, *offsets = (
         torch.from_numpy(np.ascontiguousarray(size.swapaxes(-1, -2))).to(dtype).to(device) for size in sizes
     )

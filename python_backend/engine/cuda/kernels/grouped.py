@@ -70,8 +70,17 @@ def _sizes(
     for each in tl.static_range(PER_STEP):
         start = first + each * (PER_WORD // PER_STEP * STRETCH)
         size = tl.load(sizes + start // GROUP * outputs, mask=is_output & (start < LENGTH), other=0.0)
-        found = (*found, size)
+        found = found + (size,)
     return found
+
+
+@triton.jit
+def _inputs(x_rows, is_row, first, COUNT: tl.constexpr, LENGTH: tl.constexpr, IS_PADDED: tl.constexpr):
+    columns = first + tl.arange(0, COUNT)[:, None]
+    inside = is_row[None, :]
+    if IS_PADDED:
+        inside = inside & (columns < LENGTH)
+    return tl.load(x_rows + columns, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -94,40 +103,35 @@ def grouped_total(
     SCALES_SUMS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    STAGES: tl.constexpr,
     dtype: tl.constexpr,
 ):
     """(outputs, rows): what the steps from `begin` to `end` give.
 
     `x_rows` (1, rows) and `level_rows` (outputs, 1) point at rows, `scale_rows` and `offset_rows` (outputs)
-    at the first group's. A step's scales are read one step before.
+    at the first group's.
     """
     PER_WORD: tl.constexpr = 1 if LAYOUT == IN_BYTES else 4
     PER_SCALE: tl.constexpr = PER_WORD // PER_STEP
+    IS_PADDED: tl.constexpr = LENGTH % (PER_WORD * STRETCH) != 0
     along = tl.arange(0, STRETCH)
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     ones = tl.full((OUTPUTS, STRETCH), 1.0, dtype)
-    scales = _sizes(scale_rows, begin, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
-    offsets = scales
-    if HAS_OFFSETS:
-        offsets = _sizes(offset_rows, begin, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
-    for step in range(begin, end):
+    for step in tl.range(begin, end, num_stages=STAGES):
         levels = tl.load(
             level_rows + (step * STRETCH + along)[None, :],
             mask=is_output[:, None],
             other=0.0 if LAYOUT == IN_BYTES else 0,
             eviction_policy="evict_first",
         )
+        scales = _sizes(scale_rows, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
+        offsets = scales
+        if HAS_OFFSETS:
+            offsets = _sizes(offset_rows, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
         if SCALES_SUMS:
             numbers = numbers_of(levels, LAYOUT, dtype)
-        else:
-            numbers = scaled_numbers_of(levels, scales, offsets, HAS_OFFSETS, LAYOUT, dtype)
-        for each in tl.static_range(PER_WORD):
-            columns = (PER_WORD * step + each) * STRETCH + along
-            inside = is_row[None, :]
-            if LENGTH % (PER_WORD * STRETCH) != 0:
-                inside = inside & (columns < LENGTH)[:, None]
-            x = tl.load(x_rows + columns[:, None], mask=inside, other=0.0)
-            if SCALES_SUMS:
+            for each in tl.static_range(PER_WORD):
+                x = _inputs(x_rows, is_row, (PER_WORD * step + each) * STRETCH, STRETCH, LENGTH, IS_PADDED)
                 if each % PER_SCALE == 0:
                     sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
                     row_sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
@@ -138,16 +142,16 @@ def grouped_total(
                     total += sums * scales[each // PER_SCALE].to(tl.float32)[:, None]
                     if HAS_OFFSETS:
                         total += row_sums * offsets[each // PER_SCALE].to(tl.float32)[:, None]
-            else:
-                total = tl.dot(numbers[each], x, total, input_precision="ieee")
-        scales = _sizes(
-            scale_rows, step + 1, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP
-        )
-        offsets = scales
-        if HAS_OFFSETS:
-            offsets = _sizes(
-                offset_rows, step + 1, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP
+        else:
+            numbers = scaled_numbers_of(levels, scales, offsets, HAS_OFFSETS, LAYOUT, dtype)
+            weights = numbers[0]
+            if PER_WORD == 4:
+                quarters = tl.join(tl.join(numbers[0], numbers[2]), tl.join(numbers[1], numbers[3]))
+                weights = tl.reshape(tl.permute(quarters, (0, 2, 3, 1)), (OUTPUTS, PER_WORD * STRETCH))
+            x = _inputs(
+                x_rows, is_row, PER_WORD * step * STRETCH, PER_WORD * STRETCH, LENGTH, IS_PADDED
             )
+            total = tl.dot(weights, x, total, input_precision="ieee")
     return total
 
 
@@ -173,6 +177,7 @@ def _multiply(
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -199,6 +204,7 @@ def _multiply(
         SCALES_SUMS,
         ROWS,
         OUTPUTS,
+        STAGES,
         rows.dtype.element_ty,
     )
     if HAS_BIAS:
@@ -264,7 +270,7 @@ def grouped_product(
         OUTPUTS=tiling.outputs,
         PARTS=tiling.parts,
         num_warps=tiling.num_warps,
-        num_stages=tiling.num_stages,
+        STAGES=tiling.num_stages,
         **constants(matrix),
     )
     return out if in_parts else out[0]

@@ -30,6 +30,7 @@ def _grouped_total(
     HAS_OFFSETS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     dtype: tl.constexpr,
 ):
     """(pairs, outputs): the pairs' rows times these outputs of an expert whose weights are in groups."""
@@ -38,7 +39,7 @@ def _grouped_total(
     total = grouped_total(
         x_at[None, :], has_pair, levels + place[:, None] * WIDTH, scales + sizes, offsets + sizes, has_output,
         ALL_OUTPUTS, 0, WIDTH // STRETCH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS,
-        BLOCK_M <= MOST_ROWS_BY_SUMS, BLOCK_M, BLOCK_N, dtype,
+        BLOCK_M <= MOST_ROWS_BY_SUMS, BLOCK_M, BLOCK_N, STAGES, dtype,
     )  # fmt: skip
     return tl.trans(total)
 
@@ -68,6 +69,7 @@ def grouped_gate_up(
     HAS_OFFSETS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     GROUP_TILES: tl.constexpr,
 ):
     tile, block_n = place_in_grid(tile_room, tl.cdiv(INTERMEDIATE, BLOCK_N), GROUP_TILES)
@@ -82,11 +84,11 @@ def grouped_gate_up(
     dtype: tl.constexpr = rows.dtype.element_ty
     gate = _grouped_total(
         x_at, has_pair, levels, scales, offsets, expert, outputs, has_output, 2 * INTERMEDIATE, WIDTH, LENGTH,
-        GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M, BLOCK_N, dtype,
+        GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M, BLOCK_N, STAGES, dtype,
     )  # fmt: skip
     up = _grouped_total(
         x_at, has_pair, levels, scales, offsets, expert, INTERMEDIATE + outputs, has_output, 2 * INTERMEDIATE,
-        WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M, BLOCK_N, dtype,
+        WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M, BLOCK_N, STAGES, dtype,
     )  # fmt: skip
     inside = has_pair[:, None] & has_output[None, :]
     store_gated(out, gate, up, bias, expert, places, outputs, inside, INTERMEDIATE, HAS_BIAS, IS_GELU, LIMIT)
@@ -115,6 +117,7 @@ def grouped_down(
     HAS_OFFSETS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     GROUP_TILES: tl.constexpr,
 ):
     tile, block_n = place_in_grid(tile_room, tl.cdiv(HIDDEN, BLOCK_N), GROUP_TILES)
@@ -126,7 +129,7 @@ def grouped_down(
     total = _grouped_total(
         gated + places.to(tl.int64) * LENGTH, has_pair, levels, scales, offsets, expert, outputs,
         outputs < HIDDEN, HIDDEN, WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M, BLOCK_N,
-        gated.dtype.element_ty,
+        STAGES, gated.dtype.element_ty,
     )  # fmt: skip
     pairs = tl.load(order + places, mask=has_pair, other=0)
     store_weighed(out, total, bias, shares, expert, pairs, has_pair, outputs, HIDDEN, HAS_BIAS)

@@ -106,7 +106,7 @@ def _grouped_matvec(
                 x_sums = tl.zeros((1, WORDS // THREAD), tl.float32)
                 too_much = tl.zeros((1, WORDS // THREAD), tl.float32)
             sums += _of_threads(numbers[each] * x[None, :], OUTPUTS, WORDS, THREAD)
-            if HAS_OFFSETS or excess(each, LAYOUT, is_quick):
+            if HAS_OFFSETS or excess(each, LAYOUT, is_quick) > 0:
                 x_sum = _of_threads(x[None, :], 1, WORDS, THREAD)
                 x_sums += x_sum
                 too_much += x_sum * excess(each, LAYOUT, is_quick)
