@@ -1,9 +1,9 @@
 """Products with matrices of levels in groups, 4 or 8 bits a weight, which become numbers in registers.
 
 A stretch of inputs is of one group, so that its scale is a factor of the stretch's sums and no weight is
-rounded: sums += (levels · x) · scale + (sum of x) · offset. With many rows that is more work than to scale the
-weights themselves, which are then those of a matrix in the rows' type. Weights are the product's first operand,
-which the tensor cores take from registers.
+rounded: sums += (levels · x) · scale + (sum of x) · offset. With many rows that is more work than to scale
+the weights themselves, which then are those of a matrix in the rows' type. Weights are the product's first
+operand, which the tensor cores take from registers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import triton.language as tl
 
 from python_backend.engine.cuda.kernels.grouped_numbers import IN_BYTES, numbers_of, scaled_numbers_of
 
-
 # From more rows on it is less work to scale weights than sums.
 MOST_ROWS_BY_SUMS = tl.constexpr(64)
 _WRITTEN_AT_ONCE = 64
@@ -26,9 +25,8 @@ _WRITTEN_AT_ONCE = 64
 class GroupedArrays(NamedTuple):
     """A matrix of `outputs` rows and `length` inputs, or one for each expert, as the kernels read it.
 
-    `levels` (…, outputs, width): int8 or e4m3; or int16, where word i of a stretch has inputs i, i + `stretch`,
-    i + 2 `stretch` and i + 3 `stretch` of four stretches. `scales` and `offsets` (…, groups, outputs).
-    `stretch` inputs are of one group.
+    `levels` (…, outputs, width): int8 or e4m3; or int16, where word i of four stretches has the i-th input of
+    each. `scales` and `offsets` (…, groups, outputs). `stretch` inputs are of one group.
     """
 
     levels: torch.Tensor
@@ -70,7 +68,7 @@ def _sizes(
     for each in tl.static_range(PER_STEP):
         start = first + each * (PER_WORD // PER_STEP * STRETCH)
         size = tl.load(sizes + start // GROUP * outputs, mask=is_output & (start < LENGTH), other=0.0)
-        found = found + (size,)
+        found = found + (size,)  # noqa: RUF005 (triton-lang knows no stars)
     return found
 
 
@@ -127,7 +125,9 @@ def grouped_total(
         scales = _sizes(scale_rows, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
         offsets = scales
         if HAS_OFFSETS:
-            offsets = _sizes(offset_rows, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
+            offsets = _sizes(
+                offset_rows, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP
+            )
         if SCALES_SUMS:
             numbers = numbers_of(levels, LAYOUT, dtype)
             for each in tl.static_range(PER_WORD):
@@ -148,14 +148,12 @@ def grouped_total(
             if PER_WORD == 4:
                 quarters = tl.join(tl.join(numbers[0], numbers[2]), tl.join(numbers[1], numbers[3]))
                 weights = tl.reshape(tl.permute(quarters, (0, 2, 3, 1)), (OUTPUTS, PER_WORD * STRETCH))
-            x = _inputs(
-                x_rows, is_row, PER_WORD * step * STRETCH, PER_WORD * STRETCH, LENGTH, IS_PADDED
-            )
+            x = _inputs(x_rows, is_row, PER_WORD * step * STRETCH, PER_WORD * STRETCH, LENGTH, IS_PADDED)
             total = tl.dot(weights, x, total, input_precision="ieee")
     return total
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count", "steps"])
 def _multiply(
     out,
     rows,
@@ -165,6 +163,7 @@ def _multiply(
     bias,
     count,
     outputs,
+    steps,
     WIDTH: tl.constexpr,
     LENGTH: tl.constexpr,
     GROUP: tl.constexpr,
@@ -176,15 +175,12 @@ def _multiply(
     SCALES_SUMS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    PARTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     part = tl.program_id(2)
     is_row, is_output = row < count, output < outputs
-    steps: tl.constexpr = WIDTH // STRETCH
-    for_each: tl.constexpr = (steps + PARTS - 1) // PARTS
     total = grouped_total(
         rows + row.to(tl.int64)[None, :] * LENGTH,
         is_row,
@@ -193,8 +189,8 @@ def _multiply(
         offsets + output,
         is_output,
         outputs,
-        part * for_each,
-        tl.minimum(part * for_each + for_each, steps),
+        part * steps,
+        tl.minimum(part * steps + steps, WIDTH // STRETCH),
         LENGTH,
         GROUP,
         STRETCH,
@@ -264,11 +260,11 @@ def grouped_product(
         rows if bias is None else bias,
         count,
         matrix.outputs,
+        triton.cdiv(matrix.levels.shape[-1] // matrix.stretch, tiling.parts),
         HAS_BIAS=bias is not None,
         SCALES_SUMS=tiling.scales_sums,
         ROWS=tiling.rows,
         OUTPUTS=tiling.outputs,
-        PARTS=tiling.parts,
         num_warps=tiling.num_warps,
         STAGES=tiling.num_stages,
         **constants(matrix),

@@ -128,8 +128,8 @@ def grouped_down(
     outputs = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
     total = _grouped_total(
         gated + places.to(tl.int64) * LENGTH, has_pair, levels, scales, offsets, expert, outputs,
-        outputs < HIDDEN, HIDDEN, WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M, BLOCK_N,
-        STAGES, gated.dtype.element_ty,
+        outputs < HIDDEN, HIDDEN, WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M,
+        BLOCK_N, STAGES, gated.dtype.element_ty,
     )  # fmt: skip
     pairs = tl.load(order + places, mask=has_pair, other=0)
     store_weighed(out, total, bias, shares, expert, pairs, has_pair, outputs, HIDDEN, HAS_BIAS)

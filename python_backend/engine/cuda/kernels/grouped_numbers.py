@@ -1,7 +1,7 @@
 """Levels of a matrix in groups, as they lie in memory, and the numbers that they are.
 
-Words of 16 bits hold four levels. Two words fill a register, of which one mask takes two levels, already where
-the tensor cores want a pair of numbers; what triton-lang makes of the same takes several times as long.
+Words of 16 bits hold four levels. Two words fill a register, of which one mask takes two levels, already
+where the tensor cores want a pair of numbers; what triton-lang makes of the same takes several times as long.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _scaled(number, scales, offsets, each: tl.constexpr, PER_WORD: tl.constexpr,
 def scaled_numbers_of(
     levels, scales, offsets, HAS_OFFSETS: tl.constexpr, LAYOUT: tl.constexpr, dtype: tl.constexpr
 ):
-    """The same times their scales, and with their offsets: tuples of as many as there are groups in a word."""
+    """The same times their scales, and with their offsets: as many as a word's levels have groups."""
     if LAYOUT == IN_BYTES:
         number = numbers_of_bytes(levels, dtype).to(tl.float32)
         return (_scaled(number, scales, offsets, 0, 1, HAS_OFFSETS).to(dtype),)
