@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu.grouped_products import median_us
+from benchmarks.gpu.product_times import median_us
 from python_backend.engine.cuda.kernels.adapters import (
     RANKS,
     ROWS,

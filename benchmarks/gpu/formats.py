@@ -3,7 +3,7 @@
 For each format a checkpoint of random levels is written, our engine serves it at each number of requests,
 and then vLLM does, where `--vllm-python` names a Python that has it. A figure is output tokens a second of
 all requests sent at once, 512 tokens each, for 256 new ones; both are warmed up by a run of the same size.
-`--bf16` adds the unquantised model as a yardstick, `--products` the single products alone.
+`--bf16` adds the unquantised model as a yardstick.
 """
 
 from __future__ import annotations
@@ -127,7 +127,6 @@ def main() -> None:
     parser.add_argument("--sizes", default="1,32,256", help="requests at once, comma-separated")
     parser.add_argument("--vllm-python", help="a Python that has vLLM")
     parser.add_argument("--bf16", action="store_true", help="the unquantised model, too")
-    parser.add_argument("--products", action="store_true", help="single products instead, in microseconds")
     parser.add_argument("--json", type=Path, help="also write every figure there")
     parser.add_argument("--measure", choices=("ours", "vllm"), help=argparse.SUPPRESS)
     parser.add_argument("--checkpoint", type=Path, help=argparse.SUPPRESS)
@@ -137,11 +136,6 @@ def main() -> None:
     if asked.measure:
         measure = of_our_engine if asked.measure == "ours" else of_vllm
         print(json.dumps(measure(asked.checkpoint, sizes, asked.random)))
-        return
-    if asked.products:
-        from benchmarks.gpu.grouped_products import report
-
-        report()
         return
     found = []
     print("format       requests ours tok/s     vLLM  ratio", flush=True)

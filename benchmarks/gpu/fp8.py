@@ -6,18 +6,27 @@ measured, all kernels are compiled by as many processes as there are cores. `one
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import cached_property, partial
-from itertools import product, repeat
-from multiprocessing import get_context
+from itertools import product
 
 import torch
 
-from benchmarks.gpu.grouped_products import median_us
+from benchmarks.gpu.product_times import (
+    BANDWIDTH_TB_PER_S,
+    DTYPE,
+    INTO_RESIDUAL,
+    NORMED,
+    READ_BYTES,
+    SHAPES,
+    SHARED_BYTES,
+    compile_all,
+    median_us,
+    numbers,
+    told,
+)
 from python_backend.engine.cuda.fp8 import Fp8Linear, quantize_weight
 from python_backend.engine.cuda.head import quantize_to_int8
 from python_backend.engine.cuda.kernels.matvec import MatvecTiling, matvec
@@ -25,21 +34,9 @@ from python_backend.engine.cuda.kernels.normalization import add_rms_norm
 from python_backend.engine.cuda.kernels.quantization import quantize_rows
 from python_backend.engine.cuda.kernels.skinny_product import SkinnyTiling, skinny_product
 
-# (outputs, inputs)
-SHAPES = {
-    "qkv": (6144, 4096),
-    "out": (4096, 4096),
-    "gate_up": (28672, 4096),
-    "down": (4096, 14336),
-    "head": (128256, 4096),
-}
-INTO_RESIDUAL, NORMED = ("out", "down"), ("qkv", "gate_up")
+HEAD = {"head": (128256, 4096)}
 ROWS = (2, 4, 8, 16, 32, 64, 128)
-BANDWIDTH_TB_PER_S = 4.18
-SHARED_BYTES = 227 << 10
-# So many bytes are read in turn that nothing is found in the cache.
-READ_BYTES = 256 << 20
-DTYPE, FP8 = torch.bfloat16, torch.float8_e4m3fn
+FP8 = torch.float8_e4m3fn
 
 VECTOR_TILINGS = tuple(
     MatvecTiling(outputs, length, warps)
@@ -85,10 +82,6 @@ def random_linear(name: str, outputs: int, inputs: int) -> Fp8Linear:
 def copies_of(linear: Fp8Linear) -> list[Fp8Linear]:
     more = READ_BYTES // linear.weight.nbytes
     return [linear, *(Fp8Linear(linear.weight.clone(), linear.scales) for _ in range(more))]
-
-
-def numbers(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, device="cuda", dtype=DTYPE)
 
 
 def tile_of(rows: int) -> int:
@@ -187,7 +180,7 @@ def launch_form(form: Form, tile: int, weight: torch.dtype, rows: torch.dtype, o
 def launches(part: str) -> Iterator[Callable[[], object]]:
     """Each kernel once, with as little as it takes."""
     if part == "one":
-        for name, (_, inputs) in SHAPES.items():
+        for name, (_, inputs) in (SHAPES | HEAD).items():
             linear = random_linear(name, 32, inputs)
             for tiling in VECTOR_TILINGS:
                 yield partial(of_vector(name, inputs, tiling), linear)
@@ -200,26 +193,8 @@ def launches(part: str) -> Iterator[Callable[[], object]]:
                     yield partial(launch_form, form, tile, FP8, rows, out)
 
 
-def compile_share(parts: list[str], index: int, count: int) -> None:
-    for launch in [launch for part in parts for launch in launches(part)][index::count]:
-        try:
-            launch()
-        except Exception as error:
-            print(f"  not compiled: {launch}: {repr(error)[:200]}", flush=True)
-
-
-def compile_all(parts: list[str]) -> None:
-    workers = os.cpu_count() or 1
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        list(pool.map(compile_share, repeat(parts), range(workers), repeat(workers)))
-
-
 def each_us(multiply: Product, copies: list[Fp8Linear]) -> float:
     return median_us([partial(multiply, linear) for linear in copies])
-
-
-def told(us: float, linear: Fp8Linear, what: object = "") -> str:
-    return f"{us:.1f} ({linear.weight.nbytes / us / BANDWIDTH_TB_PER_S / 1e6:.0%}) {what}".rstrip()
 
 
 def report_one(name: str, copies: list[Fp8Linear]) -> None:
@@ -227,9 +202,10 @@ def report_one(name: str, copies: list[Fp8Linear]) -> None:
     took = {tiling: each_us(of_vector(name, linear.inputs, tiling), copies) for tiling in VECTOR_TILINGS}
     chosen_us = each_us(of_vector(name, linear.inputs, None), copies)
     best = ", ".join(
-        told(took[tiling], linear, tuple(tiling)) for tiling in sorted(took, key=took.__getitem__)[:3]
+        told(took[tiling], linear.weight.nbytes, tuple(tiling))
+        for tiling in sorted(took, key=took.__getitem__)[:3]
     )
-    print(f"{name:8}   1 row: now {told(chosen_us, linear)}; best {best}", flush=True)
+    print(f"{name:8}   1 row: now {told(chosen_us, linear.weight.nbytes)}; best {best}", flush=True)
 
 
 class FewRows:
@@ -264,7 +240,10 @@ class FewRows:
             except Exception as error:
                 print(f"  {tuple(tiling)}: {repr(error)[:200]}", flush=True)
         first = sorted(took, key=took.__getitem__)[:3]
-        print(", ".join(told(took[tiling], self._linear, tuple(tiling)) for tiling in first), flush=True)
+        print(
+            ", ".join(told(took[tiling], self._linear.weight.nbytes, tuple(tiling)) for tiling in first),
+            flush=True,
+        )
         return list(took)
 
     def report(self) -> None:
@@ -288,18 +267,18 @@ class FewRows:
 
     def tell(self, what: str, multiply: Product) -> None:
         us, error = self.us(multiply), self.error(multiply)
-        print(f"    {what}: {told(us, self._linear)}, error {error:.2%}", flush=True)
+        print(f"    {what}: {told(us, self._linear.weight.nbytes)}, error {error:.2%}", flush=True)
 
 
 def main() -> None:
     torch.manual_seed(0)
     begin, parts = time.perf_counter(), sys.argv[1:] or ["one", "few"]
-    compile_all(parts)
+    compile_all(launches, parts)
     print(
         f"[compiled in {time.perf_counter() - begin:.0f} s; us, share of {BANDWIDTH_TB_PER_S} TB/s]",
         flush=True,
     )
-    for part, (name, shape) in product(parts, SHAPES.items()):
+    for part, (name, shape) in product(parts, (SHAPES | HEAD).items()):
         copies = copies_of(random_linear(name, *shape))
         if part == "one":
             report_one(name, copies)

@@ -10,15 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from python_backend.engine.cuda.fp8 import Fp8Linear, suits_fp8
-from python_backend.engine.cuda.kernels.grouped import (
-    E2M1_PAIRS,
-    IN_BYTES,
-    INT4_PAIRS,
-    GroupedArrays,
-    grouped_product,
-    written_out,
-)
+from python_backend.engine.cuda.kernels.grouped import GroupedArrays, grouped_product, written_out
 from python_backend.engine.cuda.kernels.grouped_matvec import grouped_matvec
+from python_backend.engine.cuda.kernels.grouped_numbers import E2M1_WORDS, IN_BYTES, INT4_WORDS
 from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.models.decoder import Grouped, Numbers
 
@@ -29,11 +23,14 @@ if TYPE_CHECKING:
 
 # What the tensor cores multiply at a time, at the least and as far as it pays.
 _SHORTEST_STRETCH, _LONGEST_STRETCH = 16, 128
+_LONGEST_OF_WORDS = 32
 # From so many rows on, writing the matrix out costs less than a library's product gains.
 _ROWS_TO_WRITE_OUT = 1024
+# Scales of such groups are kept in fp32, which kernels read ahead; in halfs those of narrower ones cost less.
+_WIDE_GROUP = 64
 # The smallest and the largest number that a half has with all its bits.
 _HALF_RANGE = 2.0**-14, 65504.0
-_LAYOUTS = {Numbers.INT4: INT4_PAIRS, Numbers.E2M1: E2M1_PAIRS}
+_LAYOUTS = {Numbers.INT4: INT4_WORDS, Numbers.E2M1: E2M1_WORDS}
 
 
 class GroupedLinear(Linear):
@@ -65,11 +62,15 @@ def keep_grouped(matrix: Grouped, device: torch.device) -> GroupedArrays | None:
     stretch = math.gcd(matrix.group, _LONGEST_STRETCH)
     if stretch < _SHORTEST_STRETCH or (matrix.numbers is Numbers.E4M3 and not _reads_e4m3(device)):
         return None
-    is_paired = matrix.numbers in _LAYOUTS
-    levels = _pairs(matrix, stretch) if is_paired else np.ascontiguousarray(matrix.levels)
+    if matrix.numbers in _LAYOUTS:
+        stretch = min(stretch, _LONGEST_OF_WORDS)
+        levels = _words(matrix, stretch)
+    else:
+        levels = np.ascontiguousarray(matrix.levels)
     placed = torch.from_numpy(levels).to(device)
     sizes = [matrix.scales] if matrix.offsets is None else [matrix.scales, matrix.offsets]
-    dtype = torch.float16 if all(map(_fits_half, sizes)) else torch.float32
+    is_narrow = matrix.group < _WIDE_GROUP
+    dtype = torch.float16 if is_narrow and all(map(_fits_half, sizes)) else torch.float32
     scales, *offsets = (
         torch.from_numpy(np.ascontiguousarray(size.swapaxes(-1, -2))).to(dtype).to(device) for size in sizes
     )
@@ -109,15 +110,16 @@ def _fits_half(sizes: NDArray[np.float32]) -> bool:
     return bool(((found == 0) | ((found >= least) & (found <= most))).all())
 
 
-def _pairs(matrix: Grouped, stretch: int) -> NDArray[np.uint8]:
-    """(…, outputs, bytes): in each two stretches of inputs, byte i has input i and input i + stretch."""
+def _words(matrix: Grouped, stretch: int) -> NDArray[np.int16]:
+    """(…, outputs, words): see `GroupedArrays`. Inputs beyond the last have scales of nothing."""
     codes = _codes(matrix)
     *rows, inputs = codes.shape
-    padded = np.zeros((*rows, -(-inputs // (2 * stretch)) * 2 * stretch), np.uint8)
+    padded = np.zeros((*rows, -(-inputs // (4 * stretch)) * 4 * stretch), np.uint8)
     padded[..., :inputs] = codes
-    halves = padded.reshape(*rows, -1, 2, stretch)
-    packed = halves[..., 0, :] | (halves[..., 1, :] << 4)
-    return np.ascontiguousarray(packed.reshape(*rows, -1))
+    quarters = padded.reshape(*rows, -1, 4, stretch)
+    low = quarters[..., 0, :] | (quarters[..., 1, :] << 4)
+    high = quarters[..., 2, :] | (quarters[..., 3, :] << 4)
+    return np.stack((low, high), axis=-1).reshape(*rows, -1).view(np.int16)
 
 
 def _codes(matrix: Grouped) -> NDArray[np.uint8]:

@@ -135,7 +135,14 @@ def multiply_gate_up(
     }
     if isinstance(matrices, GroupedArrays):
         grouped_gate_up[grid](
-            out, rows, *_arrays(matrices), *places, GROUP_TILES=_GROUP_TILES, **options, **constants(matrices)
+            out,
+            rows,
+            *_arrays(matrices),
+            *places,
+            GROUP_TILES=_GROUP_TILES,
+            STAGES=blocks.stages,
+            **options,
+            **constants(matrices),
         )
     else:
         _gate_up[grid](
@@ -173,6 +180,7 @@ def multiply_down(
             *_arrays(matrices),
             *places,
             GROUP_TILES=_GROUP_TILES,
+            STAGES=blocks.stages,
             **options,
             **constants(matrices),
         )

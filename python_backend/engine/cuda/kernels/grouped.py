@@ -1,27 +1,32 @@
 """Products with matrices of levels in groups, 4 or 8 bits a weight, which become numbers in registers.
 
-A step multiplies one stretch of inputs, all of one group, so that the group's scale is a factor of the
-stretch's sums and no weight is ever rounded: sums += (levels · x) · scale + (sum of x) · offset. Weights are
-the product's first operand, which the tensor cores take from registers.
+A stretch of inputs is of one group, so that its scale is a factor of the stretch's sums and no weight is
+rounded: sums += (levels · x) · scale + (sum of x) · offset. With many rows that is more work than to scale
+the weights themselves, which then are those of a matrix in the rows' type. Weights are the product's first
+operand, which the tensor cores take from registers.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-# How levels lie in memory.
-IN_BYTES, INT4_PAIRS, E2M1_PAIRS = (tl.constexpr(number) for number in range(3))
+from python_backend.engine.cuda.kernels.grouped_numbers import IN_BYTES, numbers_of, scaled_numbers_of
+
+# From more rows on it is less work to scale weights than sums.
+MOST_ROWS_BY_SUMS = tl.constexpr(64)
+_WRITTEN_AT_ONCE = 64
 
 
 class GroupedArrays(NamedTuple):
     """A matrix of `outputs` rows and `length` inputs, or one for each expert, as the kernels read it.
 
-    `levels` (…, outputs, bytes): int8 or e4m3; or uint8, where byte i of a stretch has inputs i and i +
-    `stretch`. `scales` and `offsets` (…, groups, outputs). `stretch` inputs are of one group.
+    `levels` (…, outputs, width): int8 or e4m3; or int16, where word i of four stretches has the i-th input of
+    each. `scales` and `offsets` (…, groups, outputs). `stretch` inputs are of one group.
     """
 
     levels: torch.Tensor
@@ -35,68 +40,49 @@ class GroupedArrays(NamedTuple):
 
 
 class GroupedTiling(NamedTuple):
-    """What a program takes at a time, and into how many parts the length is cut."""
+    """What a program takes at a time, into how many parts the length is cut, and what is scaled."""
 
     rows: int
     outputs: int
     parts: int
     num_warps: int
     num_stages: int
+    scales_sums: bool
 
 
 @triton.jit
-def number_of(pairs, IS_HIGH: tl.constexpr, LAYOUT: tl.constexpr, dtype: tl.constexpr):
-    """One level of each byte, as a number."""
-    nibble = (pairs >> 4) if IS_HIGH else (pairs & 15)
-    level = nibble.to(tl.int16)
-    if LAYOUT == E2M1_PAIRS:
-        size = level & 7
-        size = tl.where(size < 2, size, (2 + (size & 1)) << tl.maximum((size >> 1) - 1, 0))
-        level = tl.where(level > 7, 8 - size, 8 + size)
-        # Twice what it stands for, and 8 more, so that both kinds are read in the same way.
-        level = level + 8
-    above = 16.0 if LAYOUT == E2M1_PAIRS else 8.0
-    if dtype == tl.bfloat16:
-        # 128 + n is a bfloat16 with n in its last bits: cheaper than a conversion.
-        number = (level | 0x4300).to(tl.int16).to(tl.bfloat16, bitcast=True) - (128.0 + above)
-    else:
-        number = level.to(tl.float32) - above
-    return number.to(dtype)
-
-
-@triton.jit
-def _add_stretch(
-    total,
-    numbers,
-    first,
-    x_rows,
-    is_row,
-    scale_rows,
-    offset_rows,
+def _sizes(
+    sizes,
+    step,
     is_output,
     outputs,
     LENGTH: tl.constexpr,
     GROUP: tl.constexpr,
     STRETCH: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
+    PER_WORD: tl.constexpr,
+    PER_STEP: tl.constexpr,
 ):
-    columns = first + tl.arange(0, STRETCH)
-    x = tl.load(x_rows + columns[:, None], mask=is_row[None, :] & (columns < LENGTH)[:, None], other=0.0)
-    group = first // GROUP * outputs
-    # The last pair of stretches may have one beyond the end.
-    is_there = is_output & (first < LENGTH)
-    scale = tl.load(scale_rows + group, mask=is_there, other=0.0).to(tl.float32)
-    total += tl.dot(numbers, x, input_precision="ieee") * scale[:, None]
-    if HAS_OFFSETS:
-        offset = tl.load(offset_rows + group, mask=is_there, other=0.0).to(tl.float32)
-        total += offset[:, None] * tl.sum(x.to(tl.float32), axis=0)[None, :]
-    return total
+    """Those of the groups of a step, one after the other."""
+    first = step * (PER_WORD * STRETCH)
+    found = ()
+    for each in tl.static_range(PER_STEP):
+        start = first + each * (PER_WORD // PER_STEP * STRETCH)
+        size = tl.load(sizes + start // GROUP * outputs, mask=is_output & (start < LENGTH), other=0.0)
+        found = found + (size,)  # noqa: RUF005 (triton-lang knows no stars)
+    return found
 
 
 @triton.jit
-def add_grouped(
-    total,
-    step,
+def _inputs(x_rows, is_row, first, COUNT: tl.constexpr, LENGTH: tl.constexpr, IS_PADDED: tl.constexpr):
+    columns = first + tl.arange(0, COUNT)[:, None]
+    inside = is_row[None, :]
+    if IS_PADDED:
+        inside = inside & (columns < LENGTH)
+    return tl.load(x_rows + columns, mask=inside, other=0.0)
+
+
+@triton.jit
+def grouped_total(
     x_rows,
     is_row,
     level_rows,
@@ -104,41 +90,70 @@ def add_grouped(
     offset_rows,
     is_output,
     outputs,
-    WIDTH: tl.constexpr,
+    begin,
+    end,
     LENGTH: tl.constexpr,
     GROUP: tl.constexpr,
     STRETCH: tl.constexpr,
     LAYOUT: tl.constexpr,
+    PER_STEP: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
+    SCALES_SUMS: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    STAGES: tl.constexpr,
     dtype: tl.constexpr,
 ):
-    """total (outputs, rows) += what the bytes from step * STRETCH on give.
+    """(outputs, rows): what the steps from `begin` to `end` give.
 
     `x_rows` (1, rows) and `level_rows` (outputs, 1) point at rows, `scale_rows` and `offset_rows` (outputs)
     at the first group's.
     """
-    place = step * STRETCH + tl.arange(0, STRETCH)
-    levels = tl.load(
-        level_rows + place[None, :],
-        mask=is_output[:, None] & (place < WIDTH)[None, :],
-        other=0.0 if LAYOUT == IN_BYTES else 0,
-        eviction_policy="evict_first",
-    )
-    if LAYOUT == IN_BYTES:
-        total = _add_stretch(
-            total, levels.to(dtype), step * STRETCH, x_rows, is_row, scale_rows, offset_rows, is_output,
-            outputs, LENGTH, GROUP, STRETCH, HAS_OFFSETS,
-        )  # fmt: skip
-    else:
-        for half in tl.static_range(2):
-            total = _add_stretch(
-                total, number_of(levels, half == 1, LAYOUT, dtype), (2 * step + half) * STRETCH, x_rows,
-                is_row, scale_rows, offset_rows, is_output, outputs, LENGTH, GROUP, STRETCH, HAS_OFFSETS,
-            )  # fmt: skip
+    PER_WORD: tl.constexpr = 1 if LAYOUT == IN_BYTES else 4
+    PER_SCALE: tl.constexpr = PER_WORD // PER_STEP
+    IS_PADDED: tl.constexpr = LENGTH % (PER_WORD * STRETCH) != 0
+    along = tl.arange(0, STRETCH)
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    ones = tl.full((OUTPUTS, STRETCH), 1.0, dtype)
+    for step in tl.range(begin, end, num_stages=STAGES):
+        levels = tl.load(
+            level_rows + (step * STRETCH + along)[None, :],
+            mask=is_output[:, None],
+            other=0.0 if LAYOUT == IN_BYTES else 0,
+            eviction_policy="evict_first",
+        )
+        scales = _sizes(scale_rows, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
+        offsets = scales
+        if HAS_OFFSETS:
+            offsets = _sizes(
+                offset_rows, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP
+            )
+        if SCALES_SUMS:
+            numbers = numbers_of(levels, LAYOUT, dtype)
+            for each in tl.static_range(PER_WORD):
+                x = _inputs(x_rows, is_row, (PER_WORD * step + each) * STRETCH, STRETCH, LENGTH, IS_PADDED)
+                if each % PER_SCALE == 0:
+                    sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+                    row_sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+                sums = tl.dot(numbers[each], x, sums, input_precision="ieee")
+                if HAS_OFFSETS:
+                    row_sums = tl.dot(ones, x, row_sums, input_precision="ieee")
+                if each % PER_SCALE == PER_SCALE - 1:
+                    total += sums * scales[each // PER_SCALE].to(tl.float32)[:, None]
+                    if HAS_OFFSETS:
+                        total += row_sums * offsets[each // PER_SCALE].to(tl.float32)[:, None]
+        else:
+            numbers = scaled_numbers_of(levels, scales, offsets, HAS_OFFSETS, LAYOUT, dtype)
+            weights = numbers[0]
+            if PER_WORD == 4:
+                quarters = tl.join(tl.join(numbers[0], numbers[2]), tl.join(numbers[1], numbers[3]))
+                weights = tl.reshape(tl.permute(quarters, (0, 2, 3, 1)), (OUTPUTS, PER_WORD * STRETCH))
+            x = _inputs(x_rows, is_row, PER_WORD * step * STRETCH, PER_WORD * STRETCH, LENGTH, IS_PADDED)
+            total = tl.dot(weights, x, total, input_precision="ieee")
     return total
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count", "steps"])
 def _multiply(
     out,
     rows,
@@ -148,42 +163,46 @@ def _multiply(
     bias,
     count,
     outputs,
+    steps,
     WIDTH: tl.constexpr,
     LENGTH: tl.constexpr,
     GROUP: tl.constexpr,
     STRETCH: tl.constexpr,
     LAYOUT: tl.constexpr,
+    PER_STEP: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    SCALES_SUMS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     part = tl.program_id(2)
     is_row, is_output = row < count, output < outputs
-    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    steps: tl.constexpr = (WIDTH + STRETCH * PARTS - 1) // (STRETCH * PARTS)
-    for step in range(part * steps, part * steps + steps):
-        total = add_grouped(
-            total,
-            step,
-            rows + row.to(tl.int64)[None, :] * LENGTH,
-            is_row,
-            levels + output.to(tl.int64)[:, None] * WIDTH,
-            scales + output,
-            offsets + output,
-            is_output,
-            outputs,
-            WIDTH,
-            LENGTH,
-            GROUP,
-            STRETCH,
-            LAYOUT,
-            HAS_OFFSETS,
-            rows.dtype.element_ty,
-        )
+    total = grouped_total(
+        rows + row.to(tl.int64)[None, :] * LENGTH,
+        is_row,
+        levels + output.to(tl.int64)[:, None] * WIDTH,
+        scales + output,
+        offsets + output,
+        is_output,
+        outputs,
+        part * steps,
+        tl.minimum(part * steps + steps, WIDTH // STRETCH),
+        LENGTH,
+        GROUP,
+        STRETCH,
+        LAYOUT,
+        PER_STEP,
+        HAS_OFFSETS,
+        SCALES_SUMS,
+        ROWS,
+        OUTPUTS,
+        STAGES,
+        rows.dtype.element_ty,
+    )
     if HAS_BIAS:
         total += tl.load(bias + output, mask=is_output, other=0.0).to(tl.float32)[:, None]
     place = (part * count + row).to(tl.int64)[None, :] * outputs + output[:, None]
@@ -198,19 +217,25 @@ def constants(matrix: GroupedArrays) -> dict[str, Any]:
         "GROUP": matrix.group,
         "STRETCH": matrix.stretch,
         "LAYOUT": matrix.layout,
+        "PER_STEP": _groups_per_step(matrix),
         "HAS_OFFSETS": matrix.offsets is not None,
     }
+
+
+def _groups_per_step(matrix: GroupedArrays) -> int:
+    stretches = 1 if matrix.layout == IN_BYTES.value else 4
+    return stretches // math.gcd(stretches, matrix.group // matrix.stretch)
 
 
 def grouped_tiling(rows: int, outputs: int, may_cut: bool) -> GroupedTiling:
     """Few rows: as many programs as keep the memory busy; many: what the tensor cores like."""
     if rows > 64:
-        return GroupedTiling(128, 128, 1, 8, 3)
+        return GroupedTiling(128, 128, 1, 8, 3, False)
     wide = triton.next_power_of_2(max(16, rows))
     tiles = triton.cdiv(outputs, 64)
     if may_cut and tiles < 264:
-        return GroupedTiling(wide, 64, min(4, triton.cdiv(264, tiles)), 4, 4)
-    return GroupedTiling(wide, 64 if tiles >= 264 else 32, 1, 4, 4)
+        return GroupedTiling(wide, 64, min(4, triton.cdiv(264, tiles)), 4, 4, True)
+    return GroupedTiling(wide, 64 if tiles >= 264 else 32, 1, 4, 4, True)
 
 
 def grouped_product(
@@ -225,7 +250,7 @@ def grouped_product(
     tiling = tiling or grouped_tiling(count, matrix.outputs, in_parts)
     shape = (tiling.parts, count, matrix.outputs)
     out = torch.empty(shape, dtype=torch.float32 if in_parts else rows.dtype, device=rows.device)
-    grid = (triton.cdiv(matrix.outputs, tiling.outputs), triton.cdiv(count, tiling.rows), tiling.parts)
+    grid = (triton.cdiv(count, tiling.rows), triton.cdiv(matrix.outputs, tiling.outputs), tiling.parts)
     _multiply[grid](
         out,
         rows,
@@ -235,12 +260,13 @@ def grouped_product(
         rows if bias is None else bias,
         count,
         matrix.outputs,
+        triton.cdiv(matrix.levels.shape[-1] // matrix.stretch, tiling.parts),
         HAS_BIAS=bias is not None,
+        SCALES_SUMS=tiling.scales_sums,
         ROWS=tiling.rows,
         OUTPUTS=tiling.outputs,
-        PARTS=tiling.parts,
         num_warps=tiling.num_warps,
-        num_stages=tiling.num_stages,
+        STAGES=tiling.num_stages,
         **constants(matrix),
     )
     return out if in_parts else out[0]
@@ -258,47 +284,43 @@ def _write_out(
     GROUP: tl.constexpr,
     STRETCH: tl.constexpr,
     LAYOUT: tl.constexpr,
+    PER_STEP: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ):
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    step = tl.program_id(1)
+    PER_WORD: tl.constexpr = 1 if LAYOUT == IN_BYTES else 4
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    step = tl.program_id(0)
     is_output = output < outputs
-    place = step * STRETCH + tl.arange(0, STRETCH)
+    along = tl.arange(0, STRETCH)
     row = output.to(tl.int64)[:, None]
     codes = tl.load(
-        levels + row * WIDTH + place[None, :],
-        mask=is_output[:, None] & (place < WIDTH)[None, :],
+        levels + row * WIDTH + (step * STRETCH + along)[None, :],
+        mask=is_output[:, None],
         other=0.0 if LAYOUT == IN_BYTES else 0,
     )
-    for half in tl.static_range(1 if LAYOUT == IN_BYTES else 2):
-        if LAYOUT == IN_BYTES:
-            first = step * STRETCH
-            numbers = codes.to(tl.float32)
-        else:
-            first = (2 * step + half) * STRETCH
-            numbers = number_of(codes, half == 1, LAYOUT, tl.float32)
-        group = first // GROUP * outputs
-        is_there = is_output & (first < LENGTH)
-        weights = numbers * tl.load(scales + group + output, mask=is_there, other=0.0).to(tl.float32)[:, None]
-        if HAS_OFFSETS:
-            weights += tl.load(offsets + group + output, mask=is_there, other=0.0).to(tl.float32)[:, None]
-        columns = first + tl.arange(0, STRETCH)
+    sizes = _sizes(scales + output, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
+    more = sizes
+    if HAS_OFFSETS:
+        more = _sizes(offsets + output, step, is_output, outputs, LENGTH, GROUP, STRETCH, PER_WORD, PER_STEP)
+    weights = scaled_numbers_of(codes, sizes, more, HAS_OFFSETS, LAYOUT, out.dtype.element_ty)
+    for each in tl.static_range(PER_WORD):
+        columns = (PER_WORD * step + each) * STRETCH + along
         inside = is_output[:, None] & (columns < LENGTH)[None, :]
-        tl.store(out + row * LENGTH + columns[None, :], weights.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + row * LENGTH + columns[None, :], weights[each], mask=inside)
 
 
 def written_out(matrix: GroupedArrays, dtype: torch.dtype) -> torch.Tensor:
     """(outputs, length): what the levels stand for."""
     out = torch.empty(matrix.outputs, matrix.length, dtype=dtype, device=matrix.levels.device)
-    grid = (triton.cdiv(matrix.outputs, 32), triton.cdiv(matrix.levels.shape[-1], matrix.stretch))
+    grid = (matrix.levels.shape[-1] // matrix.stretch, triton.cdiv(matrix.outputs, _WRITTEN_AT_ONCE))
     _write_out[grid](
         out,
         matrix.levels,
         matrix.scales,
         matrix.scales if matrix.offsets is None else matrix.offsets,
         matrix.outputs,
-        OUTPUTS=32,
+        OUTPUTS=_WRITTEN_AT_ONCE,
         num_warps=4,
         **constants(matrix),
     )

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from python_backend.engine.cuda.kernels.expert_tiles import pairs_of, store_gated, store_weighed
 from python_backend.engine.cuda.kernels.experts import place_in_grid
-from python_backend.engine.cuda.kernels.grouped import add_grouped
+from python_backend.engine.cuda.kernels.grouped import MOST_ROWS_BY_SUMS, grouped_total
 
 
 @triton.jit
@@ -26,21 +26,21 @@ def _grouped_total(
     GROUP: tl.constexpr,
     STRETCH: tl.constexpr,
     LAYOUT: tl.constexpr,
+    PER_STEP: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     dtype: tl.constexpr,
 ):
     """(pairs, outputs): the pairs' rows times these outputs of an expert whose weights are in groups."""
     place = expert.to(tl.int64) * ALL_OUTPUTS + output
     sizes = expert.to(tl.int64) * (LENGTH // GROUP) * ALL_OUTPUTS + output
-    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for step in range((WIDTH + STRETCH - 1) // STRETCH):
-        total = add_grouped(
-            total, step, x_at[None, :], has_pair, levels + place[:, None] * WIDTH, scales + sizes,
-            offsets + sizes, has_output, ALL_OUTPUTS, WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, HAS_OFFSETS,
-            dtype,
-        )  # fmt: skip
+    total = grouped_total(
+        x_at[None, :], has_pair, levels + place[:, None] * WIDTH, scales + sizes, offsets + sizes, has_output,
+        ALL_OUTPUTS, 0, WIDTH // STRETCH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS,
+        BLOCK_M <= MOST_ROWS_BY_SUMS, BLOCK_M, BLOCK_N, STAGES, dtype,
+    )  # fmt: skip
     return tl.trans(total)
 
 
@@ -65,9 +65,11 @@ def grouped_gate_up(
     GROUP: tl.constexpr,
     STRETCH: tl.constexpr,
     LAYOUT: tl.constexpr,
+    PER_STEP: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     GROUP_TILES: tl.constexpr,
 ):
     tile, block_n = place_in_grid(tile_room, tl.cdiv(INTERMEDIATE, BLOCK_N), GROUP_TILES)
@@ -82,11 +84,11 @@ def grouped_gate_up(
     dtype: tl.constexpr = rows.dtype.element_ty
     gate = _grouped_total(
         x_at, has_pair, levels, scales, offsets, expert, outputs, has_output, 2 * INTERMEDIATE, WIDTH, LENGTH,
-        GROUP, STRETCH, LAYOUT, HAS_OFFSETS, BLOCK_M, BLOCK_N, dtype,
+        GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M, BLOCK_N, STAGES, dtype,
     )  # fmt: skip
     up = _grouped_total(
         x_at, has_pair, levels, scales, offsets, expert, INTERMEDIATE + outputs, has_output, 2 * INTERMEDIATE,
-        WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, HAS_OFFSETS, BLOCK_M, BLOCK_N, dtype,
+        WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M, BLOCK_N, STAGES, dtype,
     )  # fmt: skip
     inside = has_pair[:, None] & has_output[None, :]
     store_gated(out, gate, up, bias, expert, places, outputs, inside, INTERMEDIATE, HAS_BIAS, IS_GELU, LIMIT)
@@ -111,9 +113,11 @@ def grouped_down(
     GROUP: tl.constexpr,
     STRETCH: tl.constexpr,
     LAYOUT: tl.constexpr,
+    PER_STEP: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     GROUP_TILES: tl.constexpr,
 ):
     tile, block_n = place_in_grid(tile_room, tl.cdiv(HIDDEN, BLOCK_N), GROUP_TILES)
@@ -124,8 +128,8 @@ def grouped_down(
     outputs = block_n * BLOCK_N + tl.arange(0, BLOCK_N)
     total = _grouped_total(
         gated + places.to(tl.int64) * LENGTH, has_pair, levels, scales, offsets, expert, outputs,
-        outputs < HIDDEN, HIDDEN, WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, HAS_OFFSETS, BLOCK_M, BLOCK_N,
-        gated.dtype.element_ty,
+        outputs < HIDDEN, HIDDEN, WIDTH, LENGTH, GROUP, STRETCH, LAYOUT, PER_STEP, HAS_OFFSETS, BLOCK_M,
+        BLOCK_N, STAGES, gated.dtype.element_ty,
     )  # fmt: skip
     pairs = tl.load(order + places, mask=has_pair, other=0)
     store_weighed(out, total, bias, shares, expert, pairs, has_pair, outputs, HIDDEN, HAS_BIAS)

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
-from python_backend.engine.cuda.kernels.grouped import IN_BYTES, GroupedArrays, constants, number_of
+from python_backend.engine.cuda.kernels.grouped import GroupedArrays, constants
+from python_backend.engine.cuda.kernels.grouped_numbers import IN_BYTES, excess, floats_of
 from python_backend.engine.cuda.kernels.matvec import finished, normed_entries, square_mean
 from python_backend.engine.cuda.kernels.overlap import overlap_options, wait_for_predecessor
 
-_OUTPUTS, _WARPS = 8, 4
 _NORM_BLOCK = 1024
 
 
+class GroupedMatvecTiling(NamedTuple):
+    """Outputs and words that a program takes at a time, and its warps: eight words are a thread's."""
+
+    outputs: int
+    words: int
+    warps: int
+
+
+def _tiling(matrix: GroupedArrays) -> GroupedMatvecTiling:
+    width = matrix.levels.shape[-1]
+    return GroupedMatvecTiling(8, 512, 2) if width >= 512 else GroupedMatvecTiling(8, 128, 1)
+
+
 @triton.jit
-def _row_of(
-    x_row, norm_weight, scale, first, LENGTH: tl.constexpr, STRETCH: tl.constexpr, HAS_NORM: tl.constexpr
-):
-    columns = first + tl.arange(0, STRETCH)
+def _row_of(x_row, norm_weight, scale, columns, LENGTH: tl.constexpr, HAS_NORM: tl.constexpr):
     x = tl.load(x_row + columns, mask=columns < LENGTH, other=0.0)
     if HAS_NORM:
         x = normed_entries(x, norm_weight, scale, columns, LENGTH)
@@ -26,26 +38,9 @@ def _row_of(
 
 
 @triton.jit
-def _add(
-    total,
-    numbers,
-    x,
-    first,
-    scale_rows,
-    offset_rows,
-    is_output,
-    all_outputs,
-    LENGTH: tl.constexpr,
-    GROUP: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-):
-    group = first // GROUP * all_outputs
-    is_there = is_output & (first < LENGTH)
-    size = tl.load(scale_rows + group, mask=is_there, other=0.0).to(tl.float32)
-    weights = numbers * size[:, None]
-    if HAS_OFFSETS:
-        weights += tl.load(offset_rows + group, mask=is_there, other=0.0).to(tl.float32)[:, None]
-    return total + weights * x[None, :]
+def _of_threads(entries, OUTPUTS: tl.constexpr, WORDS: tl.constexpr, THREAD: tl.constexpr):
+    """The sums of what lies in one thread."""
+    return tl.sum(tl.reshape(entries, (OUTPUTS, WORDS // THREAD, THREAD)), axis=2)
 
 
 @triton.jit
@@ -66,6 +61,7 @@ def _grouped_matvec(
     GROUP: tl.constexpr,
     STRETCH: tl.constexpr,
     LAYOUT: tl.constexpr,
+    PER_STEP: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     HAS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
@@ -73,53 +69,60 @@ def _grouped_matvec(
     GATED: tl.constexpr,
     IS_GELU: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
     NORM_BLOCK: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_predecessor(OVERLAPS)
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    # Gated, a program's second half of outputs are the ups of its first.
+    DONE: tl.constexpr = OUTPUTS // 2 if GATED else OUTPUTS
+    done = tl.program_id(0) * DONE + tl.arange(0, DONE)
+    output = tl.program_id(0) * DONE + tl.arange(0, OUTPUTS) % DONE
     is_output = output < N
+    output += tl.arange(0, OUTPUTS) // DONE * N
     scale = 1.0
     if HAS_NORM:
         scale = tl.rsqrt(square_mean(x_row, LENGTH, NORM_BLOCK) + epsilon)
-    total = tl.zeros((OUTPUTS, STRETCH), tl.float32)
-    total_up = tl.zeros((OUTPUTS, STRETCH), tl.float32)
-    halves: tl.constexpr = 1 if LAYOUT == IN_BYTES else 2
-    for step in range((WIDTH + STRETCH - 1) // STRETCH):
-        place = step * STRETCH + tl.arange(0, STRETCH)
-        mask = is_output[:, None] & (place < WIDTH)[None, :]
-        at = levels + output.to(tl.int64)[:, None] * WIDTH + place[None, :]
-        codes = tl.load(at, mask=mask, other=0.0 if LAYOUT == IN_BYTES else 0, eviction_policy="evict_first")
-        if GATED:
-            codes_up = tl.load(
-                at + N.to(tl.int64) * WIDTH,
-                mask=mask,
-                other=0.0 if LAYOUT == IN_BYTES else 0,
-                eviction_policy="evict_first",
-            )
-        for half in tl.static_range(halves):
-            first = (halves * step + half) * STRETCH
-            x = _row_of(x_row, norm_weight, scale, first, LENGTH, STRETCH, HAS_NORM)
-            if LAYOUT == IN_BYTES:
-                numbers = codes.to(tl.float32)
-            else:
-                numbers = number_of(codes, half == 1, LAYOUT, tl.float32)
-            total = _add(
-                total, numbers, x, first, scales + output, offsets + output, is_output, all_outputs, LENGTH,
-                GROUP, HAS_OFFSETS,
-            )  # fmt: skip
-            if GATED:
-                if LAYOUT == IN_BYTES:
-                    ups = codes_up.to(tl.float32)
-                else:
-                    ups = number_of(codes_up, half == 1, LAYOUT, tl.float32)
-                total_up = _add(
-                    total_up, ups, x, first, scales + N + output, offsets + N + output, is_output,
-                    all_outputs, LENGTH, GROUP, HAS_OFFSETS,
-                )  # fmt: skip
+    PER_WORD: tl.constexpr = 1 if LAYOUT == IN_BYTES else 4
+    PER_SCALE: tl.constexpr = PER_WORD // PER_STEP
+    THREAD: tl.constexpr = 8
+    is_quick: tl.constexpr = x_row.dtype.element_ty == tl.bfloat16
+    total = tl.zeros((OUTPUTS, WORDS // THREAD), tl.float32)
+    for start in range(0, WIDTH, WORDS):
+        place = start + tl.arange(0, WORDS)
+        of_thread = start + tl.arange(0, WORDS // THREAD) * THREAD
+        codes = tl.load(
+            levels + output.to(tl.int64)[:, None] * WIDTH + place[None, :],
+            mask=is_output[:, None] & (place < WIDTH)[None, :],
+            other=0.0 if LAYOUT == IN_BYTES else 0,
+            eviction_policy="evict_first",
+        )
+        numbers = floats_of(codes, LAYOUT, is_quick)
+        for each in tl.static_range(PER_WORD):
+            columns = (place // STRETCH * PER_WORD + each) * STRETCH + place % STRETCH
+            x = _row_of(x_row, norm_weight, scale, columns, LENGTH, HAS_NORM)
+            if each % PER_SCALE == 0:
+                sums = tl.zeros((OUTPUTS, WORDS // THREAD), tl.float32)
+                x_sums = tl.zeros((1, WORDS // THREAD), tl.float32)
+                too_much = tl.zeros((1, WORDS // THREAD), tl.float32)
+            sums += _of_threads(numbers[each] * x[None, :], OUTPUTS, WORDS, THREAD)
+            if HAS_OFFSETS or excess(each, LAYOUT, is_quick) > 0:
+                x_sum = _of_threads(x[None, :], 1, WORDS, THREAD)
+                x_sums += x_sum
+                too_much += x_sum * excess(each, LAYOUT, is_quick)
+            if each % PER_SCALE == PER_SCALE - 1:
+                first = (of_thread // STRETCH * PER_WORD + each) * STRETCH
+                at = (first // GROUP * all_outputs)[None, :] + output[:, None]
+                is_there = is_output[:, None] & (first < LENGTH)[None, :]
+                total += (sums - too_much) * tl.load(scales + at, mask=is_there, other=0.0).to(tl.float32)
+                if HAS_OFFSETS:
+                    total += x_sums * tl.load(offsets + at, mask=is_there, other=0.0).to(tl.float32)
+    result = tl.sum(total, axis=1)
+    up = result
+    if GATED:
+        result, up = tl.split(tl.trans(tl.reshape(result, (2, DONE))))
     finished(
-        out, tl.sum(total, axis=1), tl.sum(total_up, axis=1), bias, residual, output, is_output, N,
-        HAS_RESIDUAL, HAS_BIAS, GATED, IS_GELU,
+        out, result, up, bias, residual, done, done < N, N, HAS_RESIDUAL, HAS_BIAS, GATED, IS_GELU,
     )  # fmt: skip
 
 
@@ -133,10 +136,12 @@ def grouped_matvec(
     bias: torch.Tensor | None = None,
     gated: bool = False,
     is_gelu: bool = False,
+    tiling: GroupedMatvecTiling | None = None,
 ) -> torch.Tensor:
     """As `matvec`."""
     outputs = matrix.outputs // 2 if gated else matrix.outputs
-    _grouped_matvec[(triton.cdiv(outputs, _OUTPUTS),)](
+    tiling = tiling or _tiling(matrix)
+    _grouped_matvec[(triton.cdiv(matrix.outputs, tiling.outputs),)](
         out,
         x_row,
         matrix.levels,
@@ -153,9 +158,10 @@ def grouped_matvec(
         HAS_BIAS=bias is not None,
         GATED=gated,
         IS_GELU=is_gelu,
-        OUTPUTS=_OUTPUTS,
+        OUTPUTS=tiling.outputs,
+        WORDS=tiling.words,
         NORM_BLOCK=_NORM_BLOCK,
-        num_warps=_WARPS,
+        num_warps=tiling.warps,
         **constants(matrix),
         **overlap_options(x_row),
     )

@@ -87,7 +87,7 @@ _FP8_TO_BF16 = tl.constexpr("""
 
 
 @triton.jit
-def _numbers_of(weight, dtype: tl.constexpr):
+def numbers_of_bytes(weight, dtype: tl.constexpr):
     """The weights in the rows' type, in which bytes are exact."""
     if weight.dtype == dtype:
         return weight
@@ -125,7 +125,7 @@ def _multiply(
     is_row = (row < count)[None, :]
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     for _ in range(steps):
-        weight = _numbers_of(tl.load(weights, eviction_policy="evict_first"), rows.dtype.element_ty)
+        weight = numbers_of_bytes(tl.load(weights, eviction_policy="evict_first"), rows.dtype.element_ty)
         total = tl.dot(weight, tl.load(inputs, mask=is_row, other=0.0), total, input_precision="ieee")
         weights += LENGTH
         inputs += LENGTH
