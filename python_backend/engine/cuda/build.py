@@ -14,6 +14,7 @@ from python_backend.engine.cuda.executor import CudaExecutor
 from python_backend.engine.cuda.experts import rows_of_each_kind
 from python_backend.engine.cuda.fp8 import make_fp8
 from python_backend.engine.cuda.graphs import StepGraphs, mixed_sizes
+from python_backend.engine.cuda.grouped import keep_copies
 from python_backend.engine.cuda.head import ByteHead, Head
 from python_backend.engine.cuda.host_cache import host_blocks
 from python_backend.engine.cuda.kv_cache import KvCache, kv_bytes_per_block
@@ -53,6 +54,8 @@ _STAGING_BYTES = 16 << 20
 _MARGIN_BYTES = 512 << 20
 # Attention reads whole tiles of tokens: the one in which a window begins has to be there.
 _TILE_TOKENS = 128
+# What copies of quantised matrices may take of the GPU's memory, which else holds keys and values: an eighth.
+_MOST_OF_COPIES = 8
 
 
 def build_on_gpu(
@@ -178,7 +181,7 @@ class _Builder:
             RandomPlace(self._dtype, self._device) if self._config.random_weights else self._place_array
         )
         is_fp8 = self._config.precision == "fp8"
-        return place_weights(
+        placed = place_weights(
             self._weights,
             place,
             make_fp8 if is_fp8 else Linear,
@@ -186,6 +189,8 @@ class _Builder:
             self._device if keeps else None,
             ByteHead if is_fp8 else Head,
         )
+        keep_copies(placed.linears, self._dtype, total // _MOST_OF_COPIES)
+        return placed
 
     def _place_array(self, array: Weights) -> torch.Tensor:
         # Converted on the host: half of it travels, and the device never holds both.

@@ -17,6 +17,8 @@ from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.models.decoder import Grouped, Numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from typing_extensions import Unpack
 
     from python_backend.engine.cuda.kernels.matvec import Around
@@ -24,8 +26,12 @@ if TYPE_CHECKING:
 # What the tensor cores multiply at a time, at the least and as far as it pays.
 _SHORTEST_STRETCH, _LONGEST_STRETCH = 16, 128
 _LONGEST_OF_WORDS = 32
+# Fewer rows are multiplied by the levels, however much memory there is: reading is what counts.
+_ROWS_BY_LEVELS = 128
 # From so many rows on, writing the matrix out costs less than a library's product gains.
 _ROWS_TO_WRITE_OUT = 1024
+# Products into the residual come in parts, as far as those are fewer bytes than the matrix.
+_ROWS_IN_PARTS = 512
 # Scales of such groups are kept in fp32, which kernels read ahead; in halfs those of narrower ones cost less.
 _WIDE_GROUP = 64
 # The smallest and the largest number that a half has with all its bits.
@@ -34,22 +40,32 @@ _LAYOUTS = {Numbers.INT4: INT4_WORDS, Numbers.E2M1: E2M1_WORDS}
 
 
 class GroupedLinear(Linear):
-    """y = x Wᵀ + b, where W is quantised in groups and x is not."""
+    """y = x Wᵀ + b, where W is quantised in groups and x is not.
+
+    Many rows are a matter of arithmetic: where there is a copy of W in their own type, that has them.
+    """
 
     def __init__(self, matrix: GroupedArrays, bias: torch.Tensor | None = None) -> None:
         self._matrix = matrix
+        self._copy: Linear | None = None
         self.bias = bias
         self.outputs, self.inputs = matrix.outputs, matrix.length
 
+    def keep_copy(self, dtype: torch.dtype) -> None:
+        self._copy = Linear(written_out(self._matrix, dtype), self.bias)
+
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        if self._copy is not None and len(rows) > _ROWS_BY_LEVELS:
+            return self._copy(rows)
         if len(rows) < _ROWS_TO_WRITE_OUT:
             return grouped_product(rows, self._matrix, self.bias)
-        weight = written_out(self._matrix, rows.dtype).t()
-        return torch.mm(rows, weight) if self.bias is None else torch.addmm(self.bias, rows, weight)
+        return Linear(written_out(self._matrix, rows.dtype), self.bias)(rows)
 
-    def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Always y, in parts where rows are few: whoever adds it reads it anyway."""
-        if self.bias is None and len(rows) <= 64:
+    def onto(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
+        """Parts of y where rows are few: whoever adds them reads y anyway."""
+        if self._copy is not None and len(rows) > _ROWS_BY_LEVELS:
+            return self._copy.onto(hidden, rows)
+        if self.bias is None and len(rows) <= _ROWS_IN_PARTS:
             return grouped_product(rows, self._matrix, in_parts=True)
         return self(rows)
 
@@ -97,6 +113,17 @@ def make_grouped(matrix: Grouped, bias: torch.Tensor | None, device: torch.devic
         return Fp8Linear(codes.view(torch.float8_e4m3fn), scales, bias)
     kept = keep_grouped(matrix, device)
     return None if kept is None else GroupedLinear(kept, bias)
+
+
+def keep_copies(linears: Iterable[Linear], dtype: torch.dtype, room_bytes: int) -> bool:
+    """Has those among these that are quantised in groups written out, too, if there is room for all."""
+    grouped = [linear for linear in linears if isinstance(linear, GroupedLinear)]
+    needed_bytes = sum(linear.outputs * linear.inputs for linear in grouped) * dtype.itemsize
+    if needed_bytes > room_bytes:
+        return False
+    for linear in grouped:
+        linear.keep_copy(dtype)
+    return True
 
 
 def _reads_e4m3(device: torch.device) -> bool:

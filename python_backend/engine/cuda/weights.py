@@ -172,6 +172,14 @@ class DeviceWeights:
     final_norm: torch.Tensor
     head: Head
 
+    @property
+    def linears(self) -> Iterator[Linear]:
+        """Those of all layers, without the experts'."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.attention_out)
+            if isinstance(layer.mlp, Mlp):
+                yield from (layer.mlp.gate_up, layer.mlp.down)
+
 
 def place_weights(
     weights: DecoderWeights,

@@ -1,8 +1,9 @@
 """Attention of one query row for each sequence over its paged keys and values.
 
-The host makes a list of work: rows are cut into parts of about one length, so that few rows keep the whole
-device busy and a long context among short ones does not hold them up. Where few rows are cut into many parts
-a second kernel puts them together, by all of the device; else whichever part of a row is done last does.
+The host makes a list of work: few rows are cut into parts of about one length, so that they keep the whole
+device busy; of many only the long ones are cut, and the longest parts go first, so that none is left to run
+when all others are done. Where few rows are cut into many parts a second kernel puts them together, by all of
+the device; else whichever part of a row is done last does.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 MAX_PARTS = 32
 # So many programs keep the memory of 132 multiprocessors busy; more of them only cost putting together.
 _WANTED_PROGRAMS = 192
-# Nobody gains by parts of less than a tile.
+# Nobody gains by parts of less than a tile, and among many rows by parts of less than several: putting them
+# together takes as long as reading some.
 _LEAST_PART_TOKENS = 64
+_LEAST_PART_OF_MANY_TOKENS = 768
 # A partial result: the weighted values, their peak and total, and two numbers that keep the next one aligned.
 _STATISTICS = 4
 _NOBODY = -1
@@ -56,9 +59,15 @@ def wanted_parts(kv_heads: int) -> int:
     return -(-_WANTED_PROGRAMS // kv_heads)
 
 
+def _spare_parts(rows: int, kv_heads: int) -> int:
+    """How many more parts there are at most than rows."""
+    wanted = wanted_parts(kv_heads)
+    return wanted if rows <= wanted else 2 * wanted
+
+
 def most_work(rows: int, kv_heads: int) -> int:
     """How long the list of work for so many rows gets."""
-    return rows + wanted_parts(kv_heads)
+    return rows + _spare_parts(rows, kv_heads)
 
 
 def decode_work(positions: NDArray[np.int32], kv_heads: int, size: int) -> NDArray[np.int32]:
@@ -67,14 +76,24 @@ def decode_work(positions: NDArray[np.int32], kv_heads: int, size: int) -> NDArr
     if not len(positions):
         return work
     lengths = positions.astype(np.int64) + 1
-    parts = lengths * wanted_parts(kv_heads) // lengths.sum()
-    parts = np.clip(parts, 1, np.minimum(MAX_PARTS, -(-lengths // _LEAST_PART_TOKENS)))
+    parts = _parts(lengths, kv_heads)
+    order = np.argsort(-lengths / parts, kind="stable")
+    parts = parts[order]
     ends = np.cumsum(parts)
     total = int(ends[-1])
-    work[:total, 0] = np.repeat(np.arange(len(parts)), parts)
+    work[:total, 0] = np.repeat(order, parts)
     work[:total, 1] = np.arange(total) - np.repeat(ends - parts, parts)
     work[:total, 2] = np.repeat(parts, parts)
     return work
+
+
+def _parts(lengths: NDArray[np.int64], kv_heads: int) -> NDArray[np.int64]:
+    spare, total = _spare_parts(len(lengths), kv_heads), int(lengths.sum())
+    if len(lengths) <= wanted_parts(kv_heads):
+        parts = lengths * spare // total
+    else:
+        parts = -(-lengths // max(_LEAST_PART_OF_MANY_TOKENS, -(-total // spare)))
+    return np.clip(parts, 1, np.minimum(MAX_PARTS, -(-lengths // _LEAST_PART_TOKENS)))
 
 
 def is_cut_always(rows: int, kv_heads: int) -> bool:

@@ -20,6 +20,8 @@ from python_backend.engine.cuda.kernels.grouped_numbers import IN_BYTES, numbers
 # From more rows on it is less work to scale weights than sums.
 MOST_ROWS_BY_SUMS = tl.constexpr(64)
 _WRITTEN_AT_ONCE = 64
+# Matrices with so many outputs keep the memory busy however they are cut.
+_WIDE = 16384
 
 
 class GroupedArrays(NamedTuple):
@@ -228,14 +230,23 @@ def _groups_per_step(matrix: GroupedArrays) -> int:
 
 
 def grouped_tiling(rows: int, outputs: int, may_cut: bool) -> GroupedTiling:
-    """Few rows: as many programs as keep the memory busy; many: what the tensor cores like."""
-    if rows > 64:
-        return GroupedTiling(128, 128, 1, 8, 3, False)
-    wide = triton.next_power_of_2(max(16, rows))
-    tiles = triton.cdiv(outputs, 64)
-    if may_cut and tiles < 264:
-        return GroupedTiling(wide, 64, min(4, triton.cdiv(264, tiles)), 4, 4, True)
-    return GroupedTiling(wide, 64 if tiles >= 264 else 32, 1, 4, 4, True)
+    """The fastest of those tried on an H200."""
+    tile = max(8, triton.next_power_of_2(rows))
+    if tile <= MOST_ROWS_BY_SUMS.value:
+        return _of_few_rows(tile, outputs >= _WIDE, may_cut)
+    if may_cut:
+        return GroupedTiling(min(tile, 256), 128, 4 if tile <= 256 else 2, 8, 3, False)
+    if outputs >= _WIDE or tile > 256:
+        return GroupedTiling(128, 256, 1, 8, 3, False)
+    return GroupedTiling(tile // 2, 128, 1, 8, 3, False)
+
+
+def _of_few_rows(tile: int, is_wide: bool, may_cut: bool) -> GroupedTiling:
+    if may_cut:
+        return GroupedTiling(tile, 64, 4, 4 if tile > 16 else 2, 6 if tile == 8 else 4, True)
+    if is_wide:
+        return GroupedTiling(tile, 128, 1, 4, 4, True)
+    return GroupedTiling(tile, 64, 1, 4, 6, True) if tile > 16 else GroupedTiling(tile, 32, 1, 2, 7, True)
 
 
 def grouped_product(

@@ -26,6 +26,8 @@ class GroupedMatvecTiling(NamedTuple):
 
 def _tiling(matrix: GroupedArrays) -> GroupedMatvecTiling:
     width = matrix.levels.shape[-1]
+    if width >= 1024:
+        return GroupedMatvecTiling(16, 1024, 4)
     return GroupedMatvecTiling(8, 512, 2) if width >= 512 else GroupedMatvecTiling(8, 128, 1)
 
 

@@ -101,10 +101,7 @@ def _plain(words, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def numbers_of(levels, LAYOUT: tl.constexpr, dtype: tl.constexpr):
-    """The numbers of bytes, alone, or those of a word's four levels, one after the other."""
-    if LAYOUT == IN_BYTES:
-        return (numbers_of_bytes(levels, dtype),)
+def _numbers_of_words(levels, LAYOUT: tl.constexpr, dtype: tl.constexpr):
     if dtype == tl.bfloat16:
         asm: tl.constexpr = _INT4 if LAYOUT == INT4_WORDS else _E2M1
         return tl.inline_asm_elementwise(
@@ -117,6 +114,16 @@ def numbers_of(levels, LAYOUT: tl.constexpr, dtype: tl.constexpr):
         )
     first, second, third, fourth = _plain(levels, LAYOUT)
     return first.to(dtype), second.to(dtype), third.to(dtype), fourth.to(dtype)
+
+
+@triton.jit
+def numbers_of(levels, LAYOUT: tl.constexpr, dtype: tl.constexpr):
+    """The numbers of bytes, alone, or those of a word's four levels, one after the other."""
+    if LAYOUT == IN_BYTES:
+        found = (numbers_of_bytes(levels, dtype),)
+    else:
+        found = _numbers_of_words(levels, LAYOUT, dtype)
+    return found
 
 
 @triton.jit
@@ -134,13 +141,9 @@ def _scaled(number, scales, offsets, each: tl.constexpr, PER_WORD: tl.constexpr,
 
 
 @triton.jit
-def scaled_numbers_of(
+def _scaled_numbers_of_words(
     levels, scales, offsets, HAS_OFFSETS: tl.constexpr, LAYOUT: tl.constexpr, dtype: tl.constexpr
 ):
-    """The same times their scales, and with their offsets: as many as a word's levels have groups."""
-    if LAYOUT == IN_BYTES:
-        number = numbers_of_bytes(levels, dtype).to(tl.float32)
-        return (_scaled(number, scales, offsets, 0, 1, HAS_OFFSETS).to(dtype),)
     if dtype == tl.bfloat16:
         first, second = _spread(scales, 0, levels), _spread(scales, 1, levels)
         third, fourth = _spread(scales, 2, levels), _spread(scales, 3, levels)
@@ -181,23 +184,39 @@ def scaled_numbers_of(
 
 
 @triton.jit
-def floats_of(levels, LAYOUT: tl.constexpr, is_quick: tl.constexpr):
-    """The same in fp32; `is_quick`, they are too large by `excess`, which costs less than to subtract it."""
+def scaled_numbers_of(
+    levels, scales, offsets, HAS_OFFSETS: tl.constexpr, LAYOUT: tl.constexpr, dtype: tl.constexpr
+):
+    """The same times their scales, and with their offsets: as many as a word's levels have groups."""
     if LAYOUT == IN_BYTES:
-        return (levels.to(tl.float32),)
+        number = numbers_of_bytes(levels, dtype).to(tl.float32)
+        found = (_scaled(number, scales, offsets, 0, 1, HAS_OFFSETS).to(dtype),)
+    else:
+        found = _scaled_numbers_of_words(levels, scales, offsets, HAS_OFFSETS, LAYOUT, dtype)
+    return found
+
+
+@triton.jit
+def _floats_of_words(words, LAYOUT: tl.constexpr, is_quick: tl.constexpr):
     if not is_quick:
-        return _plain(levels, LAYOUT)
+        return _plain(words, LAYOUT)
     if LAYOUT == INT4_WORDS:
         return tl.inline_asm_elementwise(
             _INT4_FLOATS,
             "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r",
-            [levels],
+            [words],
             (tl.float32, tl.float32, tl.float32, tl.float32),
             is_pure=True,
             pack=2,
         )
-    first, second, third, fourth = numbers_of(levels, LAYOUT, tl.bfloat16)
+    first, second, third, fourth = _numbers_of_words(words, LAYOUT, tl.bfloat16)
     return first.to(tl.float32), second.to(tl.float32), third.to(tl.float32), fourth.to(tl.float32)
+
+
+@triton.jit
+def floats_of(levels, LAYOUT: tl.constexpr, is_quick: tl.constexpr):
+    """The same in fp32; `is_quick`, they are too large by `excess`, which costs less than to subtract it."""
+    return (levels.to(tl.float32),) if LAYOUT == IN_BYTES else _floats_of_words(levels, LAYOUT, is_quick)
 
 
 @triton.constexpr_function
