@@ -359,6 +359,17 @@ def test_a_long_context_among_short_ones_is_cut_into_parts_of_its_own() -> None:
     assert {parts[row] for row in range(1, 32)} == {1}
 
 
+@given(st.lists(st.integers(0, 20_000), min_size=25, max_size=80))
+def test_of_many_rows_the_long_ones_are_cut_and_the_longest_parts_go_first(positions: list[int]) -> None:
+    lengths = np.array(positions) + 1
+    work = decode_work(lengths.astype(np.int32) - 1, 8, most_work(len(lengths), 8))
+    work = work[work[:, 0] >= 0]
+    each = lengths[work[:, 0]] / work[:, 2]
+    assert each.tolist() == sorted(each, reverse=True)
+    assert each[0] <= max(768, lengths.sum() / 48 + 1)
+    assert all(parts == 1 for row, _, parts in work if lengths[row] <= 768)
+
+
 @given(
     st.lists(st.integers(0, 300_000), min_size=1, max_size=80),
     st.sampled_from([1, 2, 8, 32]),
