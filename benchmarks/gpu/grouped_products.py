@@ -88,10 +88,9 @@ Product = Callable[[Any], torch.Tensor]
 def random_matrix(kind: str, outputs: int, inputs: int) -> GroupedArrays:
     dice = np.random.default_rng(0)
     numbers_of = KINDS[kind]
-    if numbers_of is Numbers.E4M3:
-        levels = dice.integers(0, 0x70, (outputs, inputs), np.uint8)
-    else:
-        levels = dice.integers(-8, 8, (outputs, inputs), np.int8)
+    is_e4m3 = numbers_of is Numbers.E4M3
+    least, end, dtype = (0, 0x70, np.uint8) if is_e4m3 else (-8, 8, np.int8)
+    levels = dice.integers(least, end, (outputs, inputs), dtype)
     scales = (dice.random((outputs, inputs // GROUP)) * 0.004 + 0.002).astype(np.float32)
     kept = keep_grouped(Grouped(numbers_of, levels, scales), torch.device("cuda"))
     assert kept is not None
