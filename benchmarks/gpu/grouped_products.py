@@ -88,10 +88,9 @@ Product = Callable[[Any], torch.Tensor]
 def random_matrix(kind: str, outputs: int, inputs: int) -> GroupedArrays:
     dice = np.random.default_rng(0)
     numbers_of = KINDS[kind]
-    if numbers_of is Numbers.E4M3:
-        levels = dice.integers(0, 0x70, (outputs, inputs)).astype(np.uint8)
-    else:
-        levels = dice.integers(-8, 8, (outputs, inputs)).astype(np.int8)
+    is_e4m3 = numbers_of is Numbers.E4M3
+    least, end, dtype = (0, 0x70, np.uint8) if is_e4m3 else (-8, 8, np.int8)
+    levels = dice.integers(least, end, (outputs, inputs), dtype)
     scales = (dice.random((outputs, inputs // GROUP)) * 0.004 + 0.002).astype(np.float32)
     kept = keep_grouped(Grouped(numbers_of, levels, scales), torch.device("cuda"))
     assert kept is not None
@@ -192,13 +191,10 @@ class Rows:
         return float((found - self._exact).norm() / self._exact.norm())
 
     def library_us(self) -> float:
-        products = [
-            partial(
-                self._with_norm(lambda _, weight=weight: torch.mm(self._rows, weight.t())), self._copies[0]
-            )
-            for weight in self._full
-        ]
-        return median_us(products)
+        def multiply(weight: torch.Tensor) -> torch.Tensor:
+            return torch.mm(self._rows, weight.t())
+
+        return median_us([partial(self._with_norm(multiply), weight) for weight in self._full])
 
     def now(self, matrix: GroupedArrays) -> torch.Tensor:
         linear = GroupedLinear(matrix)

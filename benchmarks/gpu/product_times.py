@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
@@ -27,7 +27,7 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=DTYPE)
 
 
-def median_us(products: list[Callable[[], object]]) -> float:
+def median_us(products: Sequence[Callable[[], object]]) -> float:
     """Of one product, without the host: replayed as a graph."""
     products[0]()
     torch.cuda.synchronize()

@@ -146,7 +146,8 @@ def _words(matrix: Grouped, stretch: int) -> NDArray[np.int16]:
     quarters = padded.reshape(*rows, -1, 4, stretch)
     low = quarters[..., 0, :] | (quarters[..., 1, :] << 4)
     high = quarters[..., 2, :] | (quarters[..., 3, :] << 4)
-    return np.stack((low, high), axis=-1).reshape(*rows, -1).view(np.int16)
+    words: NDArray[np.int16] = np.stack((low, high), axis=-1).reshape(*rows, -1).view(np.int16)
+    return words
 
 
 def _codes(matrix: Grouped) -> NDArray[np.uint8]:

@@ -107,15 +107,22 @@ def test_one_row_passes_norm_product_activation_and_residual_at_once(
     assert near(out, expected)
 
 
-@pytest.mark.parametrize("rows", [2, 70, *on_gpu(1, 33, 200, 1500)])
+@pytest.mark.parametrize("numbers", [Numbers.INT4, Numbers.E2M1])
+@pytest.mark.parametrize("has_offsets", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 33, 70, 200, 1500])
 @pytest.mark.gpu
-def test_a_product_in_bf16_is_near_the_one_in_full(rows: int, device: str) -> None:
-    matrix = random_grouped(Numbers.INT4, 128, (512, 1024), has_offsets=True)
+def test_a_product_in_bf16_is_near_the_one_in_full(
+    rows: int, has_offsets: bool, numbers: Numbers, device: str
+) -> None:
+    matrix = random_grouped(numbers, 128, (512, 1024), has_offsets)
     linear = make_grouped(matrix, None, torch.device(device))
     assert linear is not None
     torch.manual_seed(0)
     x = torch.randn(rows, 1024).to(device, torch.bfloat16)
     expected = x.float() @ as_kept(matrix).to(device).t()
+    of_first_row = x.new_empty(512)
+    linear.times_row(x[0], of_first_row)
+    assert (of_first_row.float() - expected[0]).norm() / expected[0].norm() < 0.01
     for found in (linear(x), linear.onto(torch.zeros_like(x), x)):
         assert found is not None
         summed = found.sum(0) if found.dim() == 3 else found

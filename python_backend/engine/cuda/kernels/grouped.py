@@ -70,7 +70,7 @@ def _sizes(
     for each in tl.static_range(PER_STEP):
         start = first + each * (PER_WORD // PER_STEP * STRETCH)
         size = tl.load(sizes + start // GROUP * outputs, mask=is_output & (start < LENGTH), other=0.0)
-        found = found + (size,)  # noqa: RUF005 (triton-lang knows no stars)
+        found += (size,)  # type: ignore[assignment]
     return found
 
 
