@@ -7,11 +7,13 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -20,6 +22,9 @@ from python_backend.engine.cuda.kernels.decode_attention import (
     DecodeTiling,
     Workspace,
     decode_attention,
+    decode_tiling,
+    decode_work,
+    most_work,
     wanted_parts,
 )
 from python_backend.engine.cuda.kernels.prefill_attention import (
@@ -28,6 +33,8 @@ from python_backend.engine.cuda.kernels.prefill_attention import (
     prefill_attention,
     prefill_tiles,
 )
+
+Numbers = NDArray[np.int32]
 
 KV_DTYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -55,6 +62,9 @@ DECODE_CONFIGURATIONS = (
     (16, DecodeTiling(64, 4, 3)),
 )
 SPLITS_FOR_FEW_ROWS = {1: (8, 16, 32), 32: (1, 2, 4)}
+# Rows whose contexts differ as those of chats do; the longest part of each list that is tried, in tokens.
+MIXED_ROWS = (16, 24, 32, 48, 56, 64, 96, 128)
+LONGEST_PARTS = (256, 384, 512, 768, 1024, 1536, 8192)
 
 PREFILL_SHAPES = ((16, 512), (4, 4096), (1, 8192))
 PREFILL_CONFIGURATIONS = (
@@ -122,9 +132,29 @@ def graph_s(work: Callable[[], None], repeats: int = 7) -> float:
     return sorted(times)[len(times) // 2]
 
 
+def even_work(lengths: Numbers, splits: int) -> Numbers:
+    parts = [(row, part, splits) for row in range(len(lengths)) for part in range(splits)]
+    return np.array(parts, np.int32)
+
+
+def cut_work(lengths: Numbers, longest: int) -> Numbers:
+    """Parts of no more than so many tokens, row after row."""
+    parts = np.clip(-(-lengths // longest), 1, MAX_PARTS)
+    return np.array([(row, part, n) for row, n in enumerate(parts) for part in range(n)], np.int32)
+
+
+def contexts(rows: int) -> Numbers:
+    """Of requests like those of `benchmarks.gpu.steady`, each somewhere in its answer."""
+    dice = np.random.default_rng(rows)
+    prompts = np.clip(dice.lognormal(5.8, 0.9, rows), 8, 4000)
+    answers = np.clip(dice.lognormal(4.8, 0.8, rows), 4, 800) * dice.uniform(0, 1, rows)
+    return (prompts + answers).astype(np.int32) + 1
+
+
 def measure_decode(
-    pool: Pool, rows: int, context: int, tokens_per_block: int, tiling: DecodeTiling, splits: int
+    pool: Pool, lengths: Numbers, tokens_per_block: int, tiling: DecodeTiling, parts: Numbers
 ) -> str:
+    rows, context = len(lengths), int(lengths.max())
     layers = min(MOST_LAYERS, CACHED_TOKENS // (rows * (context + tokens_per_block)))
     keys, values = pool.blocks(tokens_per_block)
     tables = pool.tables(layers, rows, context, tokens_per_block)
@@ -132,9 +162,7 @@ def measure_decode(
     queries = fused[:, : HEADS * HEAD_DIM].view(rows, HEADS, HEAD_DIM)
     out = torch.empty(rows, HEADS * HEAD_DIM, device=DEVICE, dtype=torch.bfloat16)
     slots = torch.arange(rows, dtype=torch.int32, device=DEVICE)
-    positions = torch.full_like(slots, context - 1)
-    parts = [(row, part, splits) for row in range(rows) for part in range(splits)]
-    work = torch.tensor(parts, dtype=torch.int32, device=DEVICE)
+    positions, work = (torch.from_numpy(array).to(DEVICE) for array in (lengths - 1, parts))
     workspace = Workspace(len(parts), HEADS, KV_HEADS, HEAD_DIM, torch.device(DEVICE))
 
     def attend(table: torch.Tensor) -> None:
@@ -159,17 +187,18 @@ def measure_decode(
             attend(table)
 
     attend(tables[0])
-    checked = min(rows, 4)
-    expected = scaled_dot_product_attention(
-        queries[:checked, :, None].float(),
-        dense(keys, tables[0, :checked], context).float(),
-        dense(values, tables[0, :checked], context).float(),
-        scale=SCALE,
-        enable_gqa=True,
-    )
-    error = relative_error(out[:checked], expected.reshape(checked, -1))
+    error = 0.0
+    for row in range(min(rows, 4)):
+        expected = scaled_dot_product_attention(
+            queries[row : row + 1, :, None].float(),
+            dense(keys, tables[0, row : row + 1], int(lengths[row])).float(),
+            dense(values, tables[0, row : row + 1], int(lengths[row])).float(),
+            scale=SCALE,
+            enable_gqa=True,
+        )
+        error = max(error, relative_error(out[row], expected.reshape(-1)))
     seconds = graph_s(attend_all) / layers
-    gb_per_s = rows * context * KV_HEADS * HEAD_DIM * 2 * keys.itemsize / seconds / 1e9
+    gb_per_s = int(lengths.sum()) * KV_HEADS * HEAD_DIM * 2 * keys.itemsize / seconds / 1e9
     share = gb_per_s / BANDWIDTH_TB_PER_S / 1000
     return f"{seconds * 1e6:8.1f} us {gb_per_s:6.0f} GB/s {share:5.1%}  error {error:.1e}"
 
@@ -244,11 +273,20 @@ def decode(pool: Pool) -> None:
         for splits in sorted({max(1, min(splits, MAX_PARTS)) for splits in splits_to_try}):
             for size, tiling in DECODE_CONFIGURATIONS:
                 label = f"decode {rows}x{context} block {size} splits {splits} {tuple(tiling)}"
+                lengths = np.full(rows, context, np.int32)
+                work = even_work(lengths, splits)
+                report(label, partial(measure_decode, pool, lengths, size, tiling, work))
 
-                def measure() -> str:
-                    return measure_decode(pool, rows, context, size, tiling, splits)  # noqa: B023
 
-                report(label, measure)
+def mixed(pool: Pool) -> None:
+    for rows in MIXED_ROWS:
+        lengths = contexts(rows)
+        chosen = decode_work(lengths - 1, KV_HEADS, most_work(rows, KV_HEADS))
+        cut = {f"up to {longest}": cut_work(lengths, longest) for longest in LONGEST_PARTS}
+        for name, work in {"as chosen": chosen, **cut}.items():
+            size, tiling = 64, decode_tiling(HEAD_DIM, torch.bfloat16)
+            label = f"decode {rows} rows of {lengths.min()} to {lengths.max()}, parts {name}"
+            report(label, partial(measure_decode, pool, lengths, size, tiling, work))
 
 
 def prefill(pool: Pool) -> None:
@@ -267,14 +305,14 @@ def prefill(pool: Pool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=("decode", "prefill"))
+    parser.add_argument("parts", nargs="*", default=("decode", "mixed", "prefill"))
     parser.add_argument("--kv", default="bf16", choices=KV_DTYPES, help="keys and values")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     pool = Pool.random(KV_DTYPES[arguments.kv])
     for part in arguments.parts:
         begin = time.perf_counter()
-        {"decode": decode, "prefill": prefill}[part](pool)
+        {"decode": decode, "mixed": mixed, "prefill": prefill}[part](pool)
         print(f"[{part} {time.perf_counter() - begin:.0f} s]", flush=True)
 
 

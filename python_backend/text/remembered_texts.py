@@ -31,7 +31,7 @@ _MOST_PLACES = 16
 # A tokenizer that gave other tokens so often is not trusted any more.
 _MOST_DIFFERENCES = 3
 _MODELS = ("BPE", "WordLevel", "WordPiece")
-_BETWEEN_WORDS = re.compile("(?<=[A-Za-z]) (?=[A-Za-z])")
+_BETWEEN_WORDS = re.compile("(?<=[A-Za-z0-9]) (?=[A-Za-z])")
 
 
 class _Place(NamedTuple):
