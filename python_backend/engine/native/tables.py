@@ -19,7 +19,7 @@ class Dimensions(NamedTuple):
     kv_bytes: int  # of a key's or value's number: 4, or 2 in half precision
     format: int
     head_format: int
-    wide_from: int  # rows from which on AMX or `smmla` multiplies them
+    wide_from: int  # rows from which on sixteen are multiplied at a time
     activation: int
     activation_limit: np.float32
     epsilon: np.float32

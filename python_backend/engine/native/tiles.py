@@ -1,6 +1,6 @@
 """Tiles of packed weights times one or four rows, or two of them times sixteen, in any format.
 
-Sixteen rows are multiplied by AMX or, on Arm, by `smmla`; nobody may ask for it elsewhere.
+Sixteen rows are multiplied by AMX, by AVX-512's VNNI or, on Arm, by `smmla`; nobody may ask for it elsewhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from numba import njit
 
 from python_backend.engine.native.amx import (
     GROUP_BYTES,
+    HAS_AMX,
     WIDE_ROWS,
     is_permitted,
     make_wide_tile,
@@ -18,7 +19,9 @@ from python_backend.engine.native.amx import (
 from python_backend.engine.native.arithmetic import OPTIONS
 from python_backend.engine.native.microkernel import ROWS, Format, make_tile
 from python_backend.engine.native.smmla import SQUARE_ROWS, laid_out_bytes, make_lay_out, make_squares
-from python_backend.engine.native.vectors import HAS_SMMLA
+from python_backend.engine.native.vectors import HAS_SMMLA, HAS_WIDE_VNNI
+from python_backend.engine.native.vnni import BLOCK_ROWS, make_block, make_side_by_side
+from python_backend.engine.native.vnni import laid_out_bytes as bytes_side_by_side
 
 _fp32_one, _fp32_four = make_tile(Format.FP32, 1), make_tile(Format.FP32, ROWS)
 _int8_one, _int8_four = make_tile(Format.INT8, 1), make_tile(Format.INT8, ROWS)
@@ -26,17 +29,16 @@ _int4_one, _int4_four = make_tile(Format.INT4, 1), make_tile(Format.INT4, ROWS)
 _int8_wide, _int4_wide = make_wide_tile(Format.INT8), make_wide_tile(Format.INT4)
 _int8_squares, _int4_squares = make_squares(Format.INT8), make_squares(Format.INT4)
 _lay_out_int8, _lay_out_int4 = make_lay_out(Format.INT8), make_lay_out(Format.INT4)
+_int8_block, _int4_block = make_block(Format.INT8), make_block(Format.INT4)
+_int8_side_by_side, _int4_side_by_side = make_side_by_side(Format.INT8), make_side_by_side(Format.INT4)
 FP32, INT8, INT4 = np.int64(Format.FP32), np.int64(Format.INT8), np.int64(Format.INT4)
 TILE_BYTES = tuple(kind.bytes_per_group for kind in Format)
 TILE_SCALES = tuple(kind.scales_per_group for kind in Format)
-LAID_OUT_BYTES = laid_out_bytes(Format.INT4) if HAS_SMMLA else GROUP_BYTES  # of a group, at most
-# As people call what multiplies sixteen rows.
-WIDE = "smmla" if HAS_SMMLA else "AMX"
 
 
 def can_be_wide() -> bool:
     """Whether sixteen rows may be asked for."""
-    return HAS_SMMLA or is_permitted()
+    return is_permitted() if HAS_AMX else HAS_SMMLA or HAS_WIDE_VNNI
 
 
 @njit(**OPTIONS)
@@ -94,7 +96,34 @@ def _by_smmla(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin
             _int4_squares(w, *rows, groups, *sums, gap)
 
 
-# laid_out(kind, w, s, groups, buffer) is where `times_wide` finds weights: if need be, in the buffer.
-laid_out = _laid_out_for_smmla if HAS_SMMLA else _laid_out_for_amx
-# Two tiles times sixteen rows, of bytes; the second tile's sums end `gap` bytes behind those of the first.
-times_wide = _by_smmla if HAS_SMMLA else _by_amx
+@njit(**OPTIONS)
+def _laid_out_for_vnni(kind, w, s, groups, buffer):
+    if kind == INT8:
+        _int8_side_by_side(w, s, groups, buffer)
+    else:
+        _int4_side_by_side(w, s, groups, buffer)
+    return buffer
+
+
+@njit(**OPTIONS)
+def _by_vnni(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap):
+    for row in range(0, WIDE_ROWS, BLOCK_ROWS):
+        rows = a + row * a_step, a_step, sizes + row * g_step, totals + row * g_step, g_step
+        sums = begin + row * begin_step, begin_step, out + row * out_step, out_step
+        if kind == INT8:
+            _int8_block(w, *rows, groups, *sums, gap)
+        else:
+            _int4_block(w, *rows, groups, *sums, gap)
+
+
+# `times_wide` multiplies two tiles with sixteen rows, of bytes; the second tile's sums end `gap` bytes behind
+# those of the first. laid_out(kind, w, s, groups, buffer) is where it finds weights, if need be in the buffer
+# and with LAID_OUT_BYTES of a group at most. WIDE is what people call it.
+if HAS_AMX:
+    WIDE, LAID_OUT_BYTES, laid_out, times_wide = "AMX", GROUP_BYTES, _laid_out_for_amx, _by_amx
+elif HAS_SMMLA:
+    WIDE, LAID_OUT_BYTES = "smmla", laid_out_bytes(Format.INT4)
+    laid_out, times_wide = _laid_out_for_smmla, _by_smmla
+else:
+    WIDE, LAID_OUT_BYTES = "AVX-512", bytes_side_by_side(Format.INT4)
+    laid_out, times_wide = _laid_out_for_vnni, _by_vnni

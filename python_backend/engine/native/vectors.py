@@ -94,6 +94,9 @@ def _implied() -> list[str]:
 FEATURES = frozenset(_features().split(","))
 HAS_SMMLA = "+i8mm" in FEATURES
 VECTORS = vectors_of(cpu_instructions(), FEATURES)
+HAS_WIDE_VNNI = VECTORS.dot is Dot.BIASED and {"+avx512vnni", "+avx512bw"} <= FEATURES
+# By how many sums it adds to.
+_VNNI = {8: "llvm.x86.avx512.vpdpbusd.256"} | ({16: "llvm.x86.avx512.vpdpbusd.512"} if HAS_WIDE_VNNI else {})
 
 
 def at(builder: ir.IRBuilder, pointer: ir.Value, offset: int) -> ir.Value:
@@ -143,10 +146,9 @@ def dot(
         name, types = "llvm.aarch64.neon.sdot.v4i32.v16i8", (total.type, weights.type, activations.type)
         function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(total.type, types), name)
         return builder.call(function, (total, weights, activations))
-    if how is Dot.BIASED and VECTORS.dot is Dot.BIASED:
-        name = "llvm.x86.avx512.vpdpbusd.256"
+    if how is Dot.BIASED and VECTORS.dot is Dot.BIASED and total.type.count in _VNNI:
         function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(total.type, [total.type] * 3), name
+            builder.module, ir.FunctionType(total.type, [total.type] * 3), _VNNI[total.type.count]
         )
         whole = (builder.bitcast(each, total.type) for each in (weights, activations))
         return builder.call(function, (total, *whole))

@@ -17,7 +17,6 @@ from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, h
 from python_backend.engine.native.combining import LANES, store_half
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
 from python_backend.engine.native.products import buffer_floats, product
-from python_backend.engine.native.smmla import laid_out_bytes, make_lay_out, make_squares
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import FIRST_FREE, Team, meet, take_number
 from python_backend.engine.native.vectors import Vectors
@@ -100,10 +99,10 @@ def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, 
     return multiply_tile
 
 
-def two_rows_by_smmla(kind: Format) -> Callable[[Packed, Inputs, Floats, Floats], None]:
-    """Two rows times two tiles, all of which begin with the same sums."""
-    lay_out: Any = make_lay_out(kind)
-    tile: Any = make_squares(kind)
+def times_two_tiles_laid_out(
+    lay_out: Any, tile: Any, group_bytes: int
+) -> Callable[[Packed, Inputs, Floats, Floats], None]:
+    """A few rows times two tiles, all of which begin with the same sums."""
 
     @compiled
     def run(matrix: Any, inputs: Any, begin: Any, laid_out: Any, out: Any) -> None:
@@ -115,7 +114,7 @@ def two_rows_by_smmla(kind: Format) -> Callable[[Packed, Inputs, Floats, Floats]
         tile(to, a, a_step, sizes, totals, g_step, groups, first, 0, last, out.strides[0], 4 * CHANNELS)
 
     def multiply_rows(packed: Packed, inputs: Inputs, begin: Floats, out: Floats) -> None:
-        laid_out = np.zeros(2 * inputs.worths.shape[1] * laid_out_bytes(kind), np.uint8)
+        laid_out = np.zeros(2 * inputs.worths.shape[1] * group_bytes, np.uint8)
         run(Matrix(packed.weights, packed.scales, begin), inputs, begin, laid_out, out)
 
     return multiply_rows
