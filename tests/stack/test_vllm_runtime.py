@@ -50,7 +50,6 @@ def stack(runtimes: Path, checkpoint: Path, data_dir: Path) -> Iterator[RunningS
         **EXACT,
         "inflight_runtime": "vllm",
         "tensor_parallel_size": "2",
-        "inflight_threads": "1",
         "inflight_max_sequence_tokens": "1024",
         "max_tokens_in_paged_kv_cache": "16384",
         "inflight_max_adapters": "1",
