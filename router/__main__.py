@@ -6,7 +6,7 @@ import gc
 import sys
 
 if __name__ == "__main__":
-    # What is imported stays: the collector would look through it in vain, for a sixth of a start.
+    # What is imported stays: the collector would look through it in vain, for a sixth of the time.
     gc.disable()
     from router.command import main
 
