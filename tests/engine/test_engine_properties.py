@@ -224,26 +224,32 @@ def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
     watcher.finish()
 
 
-@pytest.mark.parametrize("static_batching", [False, True])
-@pytest.mark.parametrize("guaranteed_no_evict", [False, True])
+WAYS = (
+    (1, None, False),
+    (2, None, False),
+    (2, Window(14), False),
+    (1, Window(9, 1, False), False),
+    (2, Window(9, 2, False), False),
+    (2, None, True),
+    (2, Window(9, 2, False), True),
+)
+# Any two of them meet; any three do in the test above.
+MEETINGS = [
+    (*way, static_batching, static_batching != bool(number % 2))
+    for number, way in enumerate(WAYS)
+    for static_batching in (False, True)
+]
+
+
 @pytest.mark.parametrize(
-    ("depth", "window", "has_guesses"),
-    [
-        (1, None, False),
-        (2, None, False),
-        (2, Window(14), False),
-        (1, Window(9, 1, False), False),
-        (2, Window(9, 2, False), False),
-        (2, None, True),
-        (2, Window(9, 2, False), True),
-    ],
+    ("depth", "window", "has_guesses", "static_batching", "guaranteed_no_evict"), MEETINGS
 )
 def test_the_engines_promises_hold_over_thousands_of_steps(
-    static_batching: bool,
-    guaranteed_no_evict: bool,
     depth: int,
     window: Window | None,
     has_guesses: bool,
+    static_batching: bool,
+    guaranteed_no_evict: bool,
     full: bool,
 ) -> None:
     busy_steps = 1600 if full else 200  # then come those that are still to be answered, thousands of them

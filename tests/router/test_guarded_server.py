@@ -5,37 +5,49 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 import trustme
 
 from tests.fakes.triton_server import FakeTriton, story
 from tests.router.http.test_tls import AUTHORITY, OTHER_AUTHORITY, trusting, written
 from tests.router.process import started_router
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 RULES = '[[rules]]\nname = "magic words"\nterms = ["xyzzy"]\nwhole_words = false\n'
 
 
 @dataclass
 class Guarded:
-    process: asyncio.subprocess.Process
     http: httpx.AsyncClient
     triton: FakeTriton
     health_url: str
     directory: Path
     log: list[str]
 
-    def logged(self) -> list[dict[str, object]]:
-        (path,) = self.directory.glob("prompts/local/*.jsonl")
-        return [json.loads(line) for line in path.read_text().splitlines()]
+    async def logged(self, count: int) -> list[dict[str, object]]:
+        """When there are so many; they are written some time after the answers."""
+        for _ in range(300):
+            if len(lines := self._lines()) >= count:
+                break
+            await asyncio.sleep(0.05)
+        return [json.loads(line) for line in lines]
+
+    def _lines(self) -> list[str]:
+        paths = self.directory.glob("prompts/local/*.jsonl")
+        return [line for path in paths for line in path.read_text().splitlines()]
 
 
-@pytest.fixture
-async def guarded(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[Guarded]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded(
+    tmp_path_factory: pytest.TempPathFactory, unused_tcp_port_factory: Callable[[], int]
+) -> AsyncIterator[Guarded]:
+    tmp_path, health_port = tmp_path_factory.mktemp("guarded"), unused_tcp_port_factory()
     files = written(tmp_path / "tls", AUTHORITY, client=OTHER_AUTHORITY)
     triton = await FakeTriton().start()
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
@@ -45,7 +57,7 @@ async def guarded(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[Guarded
         f'port = 0\nstop_timeout_s = 1.0\ndata_dir = "{tmp_path}"\n'
         f'triton_servers = [{{ url = "{triton.url}" }}]\n'
         f'tls_cert = "{files.cert}"\ntls_key = "{files.key}"\ntls_client_ca = "{files.client_ca}"\n'
-        f'health_port = {unused_tcp_port}\nsafety_rules = "{tmp_path}/rules.toml"\n'
+        f'health_port = {health_port}\nsafety_rules = "{tmp_path}/rules.toml"\n'
         f'prompt_log_dir = "{tmp_path}/prompts"\nretention_days = 30\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
     )
@@ -57,8 +69,9 @@ async def guarded(tmp_path: Path, unused_tcp_port: int) -> AsyncIterator[Guarded
                 base_url=f"https://127.0.0.1:{started.port}", verify=client, trust_env=False
             ) as http,
         ):
-            health_url = f"http://127.0.0.1:{unused_tcp_port}"
-            yield Guarded(started.process, http, triton, health_url, tmp_path, started.log)
+            yield Guarded(http, triton, f"http://127.0.0.1:{health_port}", tmp_path, started.log)
+            started.process.terminate()
+            assert await asyncio.wait_for(started.process.wait(), 15) == 0
     finally:
         await triton.stop()
 
@@ -87,9 +100,7 @@ async def test_forbidden_text_neither_enters_nor_leaves_and_the_rest_is_logged_r
     whole = (await guarded.http.post("/v1/chat/completions", json=chat("hi"))).json()["choices"][0]
     assert (whole["message"]["content"], whole["finish_reason"]) == ("I know ", "content_filter")
 
-    guarded.process.terminate()
-    assert await asyncio.wait_for(guarded.process.wait(), 15) == 0
-    first, second = guarded.logged()
+    first, second = await guarded.logged(2)
     assert (first["prompts"], first["answers"]) == (["mail [redacted email]"], ["I know "])
     assert second["finish_reason"] == "content_filter"
     assert "ann@example.org" not in "".join(guarded.log)

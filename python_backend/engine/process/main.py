@@ -166,6 +166,7 @@ def main(connection: Connection) -> int:
     # What was loaded stays: a collector that looked through it would hold up a step for tens of milliseconds.
     gc.collect()
     gc.freeze()
+    gc.enable()
     # Nor is there anything to find among what a step makes and lets go of: several times in every step, else.
     gc.set_threshold(50_000, 20, 100)
     send(connection, runtime.describe())
@@ -177,6 +178,7 @@ def main(connection: Connection) -> int:
 if __name__ == "__mp_main__":  # imported by a process that a runtime has started
     die_with_parent()
 if __name__ == "__main__":
+    gc.disable()  # until all is loaded: next to nothing of it goes again
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     # Whatever a runtime starts must not hold the socket open, or the owner would not see this process end.
     os.set_inheritable(int(sys.argv[1]), False)
