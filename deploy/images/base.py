@@ -47,8 +47,6 @@ cp -r "$packages/nvidia_pytriton.libs" /
 pip uninstall --quiet --yes nvidia-pytriton
 """
 OF_PYTHON = ("test", "idlelib", "tkinter", "turtledemo")
-# Of folders on the way to Python, whatever this process keeps for itself.
-FOR_EVERYBODY = 0o755
 
 
 def stand_in(name: str, *recipe: object) -> str:
@@ -56,7 +54,7 @@ def stand_in(name: str, *recipe: object) -> str:
     return f"localhost/{name}:stand-in-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:8]}"
 
 
-NAME = stand_in("python", LIBRARIES, SETTLED, OF_PYTHON, FOR_EVERYBODY)
+NAME = stand_in("python", LIBRARIES, SETTLED, OF_PYTHON)
 GPU_NAME = stand_in("tritonserver", NAME, LAID_OUT)
 
 
@@ -71,8 +69,6 @@ def make_stand_in(buildah: Buildah, prefix: Path | None) -> str:
         ignored = shutil.ignore_patterns("__pycache__", "*.a", "config-3*", *OF_PYTHON)
         for part in ("bin", "lib"):
             shutil.copytree(prefix / part, python / "usr/local" / part, symlinks=True, ignore=ignored)
-        for way in (python, python / "usr", python / "usr/local"):
-            way.chmod(FOR_EVERYBODY)
         move_scripts(python / "usr/local/bin")
         with buildah.changed("scratch", NAME) as container:
             buildah.ask("add", "--quiet", container, system, "/")
