@@ -27,9 +27,10 @@ class StepMeter:
     """Told when each step is over, in the order of their launches.
 
     Of two steps that overlap the later one begins, for the meter, when the earlier is over. A step's time is
-    all that passes between its planning and its results, since that is what those wait who are in it. What
-    is `recalled` of a run before is believed until the steps of this one say otherwise. Nothing is
-    learned from steps with guesses, whose rows take longer than those of prompts.
+    all that passes between its planning and its results, since that is what those wait who are in it; and
+    where it follows another, all since that was over: they also wait while its tokens are sent and requests
+    are taken in. What is `recalled` of a run before is believed until the steps of this one say otherwise.
+    Nothing is learned from steps with guesses, whose rows take longer than those of prompts.
     """
 
     def __init__(self, recalled: LearnedStepCost | None = None) -> None:
@@ -61,7 +62,7 @@ class StepMeter:
     def over(self, plan: StepPlan, now_ns: int) -> int:
         """Returns when the step began, as above."""
         began_ns = max(plan.begun_ns, self.over_ns)
-        self.last_ns = took_ns = now_ns - began_ns
+        self.last_ns = took_ns = now_ns - (self.over_ns if plan.follows else began_ns)
         self.busy_ns += took_ns
         self.over_ns = now_ns
         self._steps += 1

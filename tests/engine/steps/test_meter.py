@@ -24,6 +24,15 @@ def test_steps_that_overlap_are_not_counted_twice() -> None:
     assert meter.busy_ns == (20 + 12 + 10) * MS
 
 
+def test_a_step_that_follows_another_has_taken_all_the_time_since_that_was_over() -> None:
+    meter = StepMeter()
+    meter.over(a_step(0), 20 * MS)
+    following = a_step(23)
+    following.follows = True
+    assert meter.over(following, 33 * MS) == 23 * MS
+    assert (meter.last_ns, meter.busy_ns) == (13 * MS, 33 * MS)
+
+
 def test_enough_steps_teach_their_cost_except_the_engines_first() -> None:
     meter = StepMeter()
     meter.over(a_step(0), 1000 * MS)
