@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, fitted, of_engines
 from router.admission.demand import Demand, Need, Refused
-from router.routing.replica_choice import Opening, answer_tokens, choose
+from router.routing.replica_choice import Opening, choose
 from simulator.engine import SimulatedEngine
 from simulator.gaps import Gaps
 from simulator.policies import policy_of
@@ -184,9 +184,12 @@ class _Simulation:
 
         Every prompt has an opening of its own.
         """
-        engine = choose(self._engines, Opening(request.number.to_bytes(8, "little"), request.prompt_tokens))
+        engine: SimulatedEngine | None = self._engines[0]
+        if len(self._engines) > 1:
+            opening = Opening(request.number.to_bytes(8, "little"), request.prompt_tokens)
+            engine = choose(self._engines, opening)
         assert engine is not None
-        engine.outstanding_tokens += _expected_tokens(request)
+        engine.in_flight.add(request)
         engine.begun += 1
         request.engine, request.begun_s = engine, self._now_s
         request.forecast_late_s = entry.forecast_late_s
@@ -199,7 +202,7 @@ class _Simulation:
         for request in told.first_tokens:
             self._policy.first_token(self._entries[request.number], self._now_s)
         for request in told.ended:
-            engine.outstanding_tokens -= _expected_tokens(request)
+            engine.in_flight.remove(request)
             self._policy.end(self._entries.pop(request.number), self._now_s)
             self._open -= 1
         if self._waiting and (told.first_tokens or told.ended):
@@ -248,7 +251,3 @@ class _Simulation:
 
 def _next_s(engine: SimulatedEngine) -> float:
     return engine.next_s
-
-
-def _expected_tokens(request: SimulatedRequest) -> int:
-    return request.prompt_tokens + answer_tokens(request.max_tokens, request.max_tokens)

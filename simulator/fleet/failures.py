@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.fleet.state import CLOSED, DOWN, DRAINING, IS_SHARING, OPEN, STARTING
-from simulator.fleet.steps import forget, free_slot, steps_by
+from simulator.fleet.steps import free_slot, steps_told
 from simulator.fleet.turns import join, push_retry, tenants_of
+from simulator.fleet.views import forget
 
 if TYPE_CHECKING:
     from simulator.fleet.state import Cell
@@ -47,9 +48,7 @@ def lose_replica(cell: Cell, row: int, now_s: float, period: int, is_alone: bool
     """Its requests begin anew elsewhere, streams from where they were; with a whole zone they fail."""
     engines = cell.engines
     replica, places = engines.replicas[row], engines.slots[row]
-    step = replica.step
-    if replica.decoding:
-        step += min(steps_by(replica, now_s), replica.run_steps)
+    step = steps_told(engines, row, now_s)
     decoding, behind = _requests(cell, row)
     lost = [(slot, int(end - step)) for end, slot in decoding] + [(slot, -1) for slot in behind]
     for slot, left in lost:

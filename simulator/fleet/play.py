@@ -30,8 +30,9 @@ from simulator.fleet.state import (
     SLOTS,
     WAITING,
 )
-from simulator.fleet.steps import add, count, expected, finish
+from simulator.fleet.steps import add, count, finish
 from simulator.fleet.turns import charge, join, leave, next_lane, next_tier, pop_retry, push_retry, tenants_of
+from simulator.fleet.views import note
 
 # The share of those foretold to be late is over so many seconds.
 _RISK_S = 30.0
@@ -43,7 +44,7 @@ _LATE_TIMES = 3.0
 def send(cell, shape, row, router, tier, tenant, request, now_s):
     """To a replica; `request` is when it arrived, its first token, its prompt, its answer and its attempt."""
     engines = cell.engines
-    replica, view = engines.replicas[row], engines.views[router, row]
+    replica = engines.replicas[row]
     replica.free -= 1
     number = engines.slots[row, replica.free].free
     slot = engines.slots[row, number]
@@ -53,8 +54,7 @@ def send(cell, shape, row, router, tier, tenant, request, now_s):
     replica.begun += 1
     replica.lacking += slot.lacking
     count(engines, row, number, 1)
-    view.tokens += slot.prompt + expected(slot.output)
-    view.slots += 1
+    note(engines, row, number)
     add(engines, shape, row, number, now_s)
 
 
@@ -225,7 +225,7 @@ def advance(cell, shape, until_s, rate, period):
             clock[PUBLISHING] = now_s + shape.publish_s
             look(cell, shape)
             if clock[IS_SHARING] > 0:
-                publish(engines)
+                publish(engines, now_s)
             hand_on(cell, shape, now_s, period)
         elif now_s == clock[ARRIVAL]:
             draw(cell, shape, now_s, period)

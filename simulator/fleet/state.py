@@ -50,10 +50,12 @@ REPLICA = _record(
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
 # heap of ends, and the free slots.
 SLOT = _record(
-    "tier tenant prompt output lacking attempt router behind heap_step heap_slot free", "at_s first_s"
+    "tier tenant prompt output lacking attempt router behind heap_step heap_slot free",
+    "at_s first_s left falls",
 )
-# What a router has in flight on a replica, and what it had when it last told the others.
-VIEW = _record("tokens slots told_tokens")
+# What a router has in flight on a replica: its tokens; those `left`, less what that `falls` with each of the
+# replica's steps; and what was left when it last told the others.
+VIEW = _record("tokens slots", "left falls told")
 # What tenants, or tiers, have in flight, and the cache that this is to have; on one replica it is `counted`.
 HOLDER = _record("taken held counted", "weight")
 LANE = _record("head tail waiting", "turn weight asked_s")

@@ -13,12 +13,10 @@ from simulator.fleet.compiling import compiled
 from simulator.fleet.ends import pop_end, push_end
 from simulator.fleet.light import batch_beside_light, batch_within, fits_beside_one, tokens_in
 from simulator.fleet.rules import (
-    EXPECTED_TOKENS,
     FEWEST_TOKENS,
     LEAST_SHARE,
     LEAST_STEP_TOKENS,
     LEAST_TIMES_BASE,
-    LEAST_TOKENS,
     SHARE,
 )
 from simulator.fleet.state import (
@@ -31,6 +29,7 @@ from simulator.fleet.state import (
     ENDS_PER_S,
     FIRST_BIN_S,
 )
+from simulator.fleet.views import answers, forget
 
 # A step is planned so long before the one that runs is over, or as soon as somebody comes who may join.
 AHEAD_S = 0.001
@@ -125,6 +124,15 @@ def steps_by(replica, now_s):
 
 
 @compiled
+def steps_told(engines, row, now_s):
+    """Decoding steps of a replica that are over."""
+    replica = engines.replicas[row]
+    if replica.decoding == 0 or engines.next_s[row] == math.inf:
+        return replica.step
+    return replica.step + min(steps_by(replica, now_s), replica.run_steps)
+
+
+@compiled
 def _merge_arrived(engines, row, count):
     """Arrivals take their place among those whose prompt is not computed: better tiers first."""
     replica, places = engines.replicas[row], engines.slots[row]
@@ -206,21 +214,6 @@ def begin(engines, shape, row, now_s):
 
 
 @compiled
-def forget(engines, row, slot):
-    """The router no longer has it in flight."""
-    request = engines.slots[row, slot]
-    view = engines.views[request.router, row]
-    view.tokens -= request.prompt + expected(request.output)
-    view.slots -= 1
-
-
-@compiled
-def expected(output):
-    """`answer_tokens` of the router: what it expects of an answer before it begins."""
-    return max(min(output, EXPECTED_TOKENS), LEAST_TOKENS)
-
-
-@compiled
 def _end(cell, shape, row, slot, now_s, period):
     engines = cell.engines
     replica, request = engines.replicas[row], engines.slots[row, slot]
@@ -295,4 +288,5 @@ def _first_token(cell, shape, row, slot, now_s, period):
     if request.output == 1:
         _end(cell, shape, row, slot, now_s, period)
     else:
+        answers(cell.engines, row, slot)
         push_end(cell.engines, row, replica.step + request.output - 1, slot)

@@ -18,17 +18,18 @@ from python_backend.sharing.places import Places
 from python_backend.wire.tiers import Tier
 from router.control.scaling.replicas import ScalingSettings
 from router.core.objective import Objective
-from router.routing.replica_choice import choose, most_tokens
+from router.routing.replica_choice import LEAST_TOKENS, answer_tokens, choose, most_tokens
 from simulator.engine import EngineShape
 from simulator.fleet.cell import CellPlan, CellPlayed, _Play, compiled_shape, play_cell
-from simulator.fleet.choice import chosen_replica, least_loaded
+from simulator.fleet.choice import chosen_replica, least_loaded, left_of
 from simulator.fleet.failures import Failure, Kind
 from simulator.fleet.fleet import FleetPlan, play_fleet, zone_rates
 from simulator.fleet.light import batch_beside_light
+from simulator.fleet.play import advance
 from simulator.fleet.releases import Release
 from simulator.fleet.scalers import Wanted
 from simulator.fleet.state import BIN_FACTOR, FIRST_BIN_S, Array, ReplicaShape, new_cell, sample
-from simulator.fleet.steps import limits
+from simulator.fleet.steps import limits, steps_told
 from simulator.planning import proof
 from simulator.planning.profiles import Profile
 from simulator.planning.search import find
@@ -123,7 +124,7 @@ def test_an_opening_belongs_to_any_replica_that_the_router_would_still_prefer(
     plan = cell([1.0], len(loads))
     shape = compiled_shape(plan)
     made = new_cell(shape, plan.lengths, len(loads), len(loads), 2, 1, 0)
-    made.engines.views["tokens"][0] = loads
+    made.engines.views["left"][0] = loads
     found = {chosen_replica(made, 0, prompt) for _ in range(200)}
     assert found == {row for row, tokens in enumerate(loads) if tokens <= most_tokens(min(loads), prompt)}
 
@@ -134,11 +135,40 @@ def test_the_compiled_choice_of_a_replica_is_the_routers(loads: list[tuple[int, 
     plan = cell([1.0], len(loads))
     shape = compiled_shape(plan)
     made = new_cell(shape, plan.lengths, len(loads), len(loads), 2, 1, 0)
-    made.engines.views["tokens"][0] = [tokens for tokens, _ in loads]
+    made.engines.views["left"][0] = [tokens for tokens, _ in loads]
     made.engines.replicas["begun"] = [begun for _, begun in loads]
     chosen = choose([Candidate(f"r{at}", *each) for at, each in enumerate(loads)], None)
     assert chosen is not None
-    assert least_loaded(made.engines, 0, True) == int(chosen.name[1:])
+    assert least_loaded(made, 0) == int(chosen.name[1:])
+
+
+def test_what_is_left_on_a_replica_falls_as_answers_grow_as_the_router_counts_it() -> None:
+    play = _Play(cell([20.0, 20.0, 0.0, 0.0], 2, routers=1))
+    seen = 0
+    for period in range(4):
+        for number in range(1, 11):
+            now_s = 5.0 * period + 0.5 * number
+            advance(play._cell, play._shape, now_s, 20.0 if period < 2 else 0.0, period)
+            for row in (0, 1):
+                wanted = outstanding_tokens(play, row, now_s)
+                assert left_of(play._cell.engines, 0, row, now_s) == pytest.approx(
+                    sum(wanted), abs=16 * len(wanted)
+                )
+                seen += len(wanted)
+    assert seen > 100
+    assert (play._cell.engines.views["left"] == 0.0).all()
+
+
+def outstanding_tokens(play: _Play, row: int, now_s: float) -> list[int]:
+    """Of each request there, by the router's rule."""
+    engines = play._cell.engines
+    places, replica, told = engines.slots[row], engines.replicas[row], steps_told(engines, row, now_s)
+    behind = [places[places[at].behind] for at in range(replica.behind + replica.arrived)]
+    found = [int(each.prompt) + answer_tokens(each.output, each.output) for each in behind]
+    for at in range(replica.heap):
+        left, output = int(places[at].heap_step - told), int(places[places[at].heap_slot].output)
+        found.append(max(answer_tokens(output, output) - (output - left), LEAST_TOKENS))
+    return found
 
 
 @pytest.mark.parametrize("per_s", [6.0, 14.0])
