@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, fitted, of_engines
 from router.admission.demand import Demand, Need, Refused
-from router.routing.replica_choice import Opening, choose
+from router.routing.replica_choice import home_of, home_or_other
 from simulator.engine import SimulatedEngine
 from simulator.gaps import Gaps
 from simulator.policies import policy_of
@@ -180,15 +180,10 @@ class _Simulation:
             self._at(self._now_s + _TICK_S, _TICKS, None)
 
     def _send(self, request: SimulatedRequest, entry: QueueEntry) -> None:
-        """To the replica that the router would choose, which it reaches a little later.
-
-        Every prompt has an opening of its own.
-        """
-        engine: SimulatedEngine | None = self._engines[0]
+        """To the replica that the router would choose, which it reaches a little later."""
+        engine = self._engines[0]
         if len(self._engines) > 1:
-            opening = Opening(request.number.to_bytes(8, "little"), request.prompt_tokens)
-            engine = choose(self._engines, opening)
-        assert engine is not None
+            engine = home_or_other(self._engines, self._home(request), request.prompt_tokens)
         engine.in_flight.add(request)
         engine.begun += 1
         request.engine, request.begun_s = engine, self._now_s
@@ -196,6 +191,13 @@ class _Simulation:
         if self._shares_slots:
             request.weight = entry.weight
         self._at(self._now_s + self._scenario.overhead_s, _REACHES, request)
+
+    def _home(self, request: SimulatedRequest) -> SimulatedEngine:
+        """Every prompt has an opening of its own."""
+        homes = self._scenario.homes
+        if request.number < len(homes):
+            return self._engines[homes[request.number]]
+        return home_of(self._engines, request.number.to_bytes(8, "little"))
 
     def _finish(self, engine: SimulatedEngine) -> None:
         told = engine.finish()

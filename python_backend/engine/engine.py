@@ -277,6 +277,8 @@ class Engine:
             accepted_drafts=0 if self._speculator is None else self._speculator.accepted,
             sequence_steps=self._answers.sequence_steps,
             generated_tokens=self._answers.generated_tokens,
+            sized_steps=tuple(self._meter.sized_steps),
+            sized_ns=tuple(self._meter.sized_ns),
         )
 
     def _end_cancelled(self) -> None:

@@ -18,6 +18,12 @@ def chance(cell):
 
 
 @compiled
+def any_replica(cell):
+    """Every prompt has an opening of its own, which belongs to one by chance."""
+    return int(chance(cell) * len(cell.engines.replicas))
+
+
+@compiled
 def router_of(is_up, number):
     """Balancers send requests to the routers that are up, in turn."""
     for offset in range(len(is_up)):
@@ -60,13 +66,12 @@ def least_loaded(cell, router):
 
 
 @compiled
-def chosen_replica(cell, router, prompt):
-    """`choose` of the router: every prompt has an opening of its own, which belongs to one by chance."""
+def chosen_replica(cell, router, prompt, home):
+    """`choose` of the router, for a prompt whose opening belongs to `home`."""
     best = least_loaded(cell, router)
     if best == NOBODY:
         return NOBODY
     least = load_of(cell, router, best)
-    home = int(chance(cell) * len(cell.engines.replicas))
     return home if 0 <= load_of(cell, router, home) <= least + max(prompt, least // 4) else best
 
 

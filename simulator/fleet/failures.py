@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simulator.fleet.choice import any_replica
 from simulator.fleet.state import CLOSED, DOWN, DRAINING, IS_SHARING, OPEN, STARTING
 from simulator.fleet.steps import free_slot, steps_told
 from simulator.fleet.turns import join, push_retry, tenants_of
@@ -76,7 +77,7 @@ def _begin_anew(cell: Cell, request: np.record, left: int, now_s: float, period:
     lane = int(request.tier) * tenants_of(cell.queue) + int(request.tenant)
     prompt = int(request.prompt + request.output) - left
     at_s, first_s = float(request.at_s), float(request.first_s)
-    if not join(cell.queue, lane, at_s, first_s, prompt, left, int(request.attempt)):
+    if not join(cell.queue, lane, at_s, first_s, prompt, left, int(request.attempt), any_replica(cell)):
         _fail(cell, request, now_s, period)
 
 
