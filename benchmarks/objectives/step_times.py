@@ -7,7 +7,7 @@ steps, and what is tried is what becomes of them: queues, batches, first tokens,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -50,7 +50,8 @@ def by_the_run(session: Session, run: SentRun) -> StepTimes:
         return StepTimes(line, told)
     sizes, times_ms = zip(*points, strict=True)
     tokens_ms = np.interp(range(1, int(sizes[-1]) + 1), sizes, times_ms)
-    taken = UnevenStepCost(*asdict(replace(line, kv_kilotoken_ms=0.0)).values(), tuple(map(float, tokens_ms)))
+    each_ms = (line.base_ms, line.prefill_token_ms, line.decode_sequence_ms)
+    taken = UnevenStepCost(*each_ms, 0.0, tuple(map(float, tokens_ms)))
     return StepTimes(taken, told)
 
 
