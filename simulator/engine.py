@@ -100,7 +100,7 @@ class SimulatedEngine:
         self.shape = shape
         self.next_s = math.inf
         self.steps_told = 0
-        self.outstanding_tokens = 0  # these two for the choice of a replica
+        self.in_flight: set[SimulatedRequest] = set()  # these two for the choice of a replica
         self.begun = 0
         self.busy_s = 0.0
         self.decoded_steps = self.decoded_tokens = 0
@@ -117,6 +117,10 @@ class SimulatedEngine:
         self._ends: list[tuple[int, int, SimulatedRequest]] = []
         self._arrived: list[SimulatedRequest] = []  # since the latest step was planned
         self._is_awaited = False  # whether the first of them is in the next step
+
+    @property
+    def outstanding_tokens(self) -> int:
+        return sum([request.outstanding_tokens for request in self.in_flight])
 
     @property
     def preemptions(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from python_backend.wire.tiers import Tier
+from router.routing.replica_choice import LEAST_TOKENS, answer_tokens
 
 if TYPE_CHECKING:
     from router.admission.demand import Reason
@@ -104,3 +105,11 @@ class SimulatedRequest:
     @completion_tokens.setter
     def completion_tokens(self, value: int) -> None:
         raise AttributeError("tokens are counted by the engine")
+
+    @property
+    def outstanding_tokens(self) -> int:
+        """What is left of it for its replica, as the router counts that."""
+        expected = answer_tokens(self.max_tokens, self.max_tokens)
+        if self.first_token_s is None:
+            return self.prompt_tokens + expected
+        return max(expected - self.completion_tokens, LEAST_TOKENS)

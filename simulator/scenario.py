@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -40,7 +40,8 @@ class Scenario:
     """`overhead_s` is the time from the router's queue to the engine, and of its token back.
 
     `cap` is for all replicas together, 0 for as many as they have slots. `weights` and `slot_shares` name the
-    tenants for which they are not 1. Without `tells_tiers` engines serve all tiers alike.
+    tenants for which they are not 1. Without `tells_tiers` engines serve all tiers alike. `homes` are the
+    replicas that the openings of a trace's prompts belong to, where that is known.
     """
 
     shape: EngineShape
@@ -53,6 +54,7 @@ class Scenario:
     tells_tiers: bool = True
     weights: Mapping[str, float] = field(default_factory=dict)
     slot_shares: Mapping[str, float] = field(default_factory=dict)
+    homes: Sequence[int] = ()
 
     def objective(self, tier: Tier) -> Objective:
         return self.objectives.get(tier) or Objective(MODEL, tier)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.tiers import Tier
 from router.admission.capacity import UNKNOWN, fitted, of_engines
 from router.admission.demand import Demand, Need, Refused
-from router.routing.replica_choice import Opening, answer_tokens, choose
+from router.routing.replica_choice import home_of, home_or_other
 from simulator.engine import SimulatedEngine
 from simulator.gaps import Gaps
 from simulator.policies import policy_of
@@ -180,13 +180,11 @@ class _Simulation:
             self._at(self._now_s + _TICK_S, _TICKS, None)
 
     def _send(self, request: SimulatedRequest, entry: QueueEntry) -> None:
-        """To the replica that the router would choose, which it reaches a little later.
-
-        Every prompt has an opening of its own.
-        """
-        engine = choose(self._engines, Opening(request.number.to_bytes(8, "little"), request.prompt_tokens))
-        assert engine is not None
-        engine.outstanding_tokens += _expected_tokens(request)
+        """To the replica that the router would choose, which it reaches a little later."""
+        engine = self._engines[0]
+        if len(self._engines) > 1:
+            engine = home_or_other(self._engines, self._home(request), request.prompt_tokens)
+        engine.in_flight.add(request)
         engine.begun += 1
         request.engine, request.begun_s = engine, self._now_s
         request.forecast_late_s = entry.forecast_late_s
@@ -194,12 +192,19 @@ class _Simulation:
             request.weight = entry.weight
         self._at(self._now_s + self._scenario.overhead_s, _REACHES, request)
 
+    def _home(self, request: SimulatedRequest) -> SimulatedEngine:
+        """Every prompt has an opening of its own."""
+        homes = self._scenario.homes
+        if request.number < len(homes):
+            return self._engines[homes[request.number]]
+        return home_of(self._engines, request.number.to_bytes(8, "little"))
+
     def _finish(self, engine: SimulatedEngine) -> None:
         told = engine.finish()
         for request in told.first_tokens:
             self._policy.first_token(self._entries[request.number], self._now_s)
         for request in told.ended:
-            engine.outstanding_tokens -= _expected_tokens(request)
+            engine.in_flight.remove(request)
             self._policy.end(self._entries.pop(request.number), self._now_s)
             self._open -= 1
         if self._waiting and (told.first_tokens or told.ended):
@@ -248,7 +253,3 @@ class _Simulation:
 
 def _next_s(engine: SimulatedEngine) -> float:
     return engine.next_s
-
-
-def _expected_tokens(request: SimulatedRequest) -> int:
-    return request.prompt_tokens + answer_tokens(request.max_tokens, request.max_tokens)

@@ -121,7 +121,9 @@ def _played(session: Session, times: StepTimes) -> list[SimulatedRequest]:
         believed_cost=times.believed,
     )
     objectives = {tier_named(tier): each for tier, each in session.objectives.items()}
-    scenario = Scenario(shape, session.servers, objectives=objectives, overhead_s=overhead_s(session))
+    homes = [home for run in session.runs for home in run.homes]
+    around_s = overhead_s(session)
+    scenario = Scenario(shape, session.servers, objectives=objectives, overhead_s=around_s, homes=homes)
     return sorted(simulate(trace_of(session), scenario).requests, key=lambda each: each.number)
 
 
@@ -148,11 +150,12 @@ def as_result(request: SimulatedRequest, began_s: float) -> RequestResult:
 
 
 def by_fleet(session: Session, run: SentRun, per_s: float, cost: StepCost) -> Seen:
-    engine, trace = session.engine, Trace("run", tuple(run.requests))
+    engine, lengths = session.engine, lengths_of(Trace("run", tuple(run.requests)))
+    lengths["home"] = run.homes or -1
     plan = FleetPlan(
         ReplicaShape(cost, engine.places, engine.step_tokens, engine.kv_tokens, depth=engine.depth),
         {tier_named(tier): each for tier, each in session.objectives.items()},
-        lengths_of(trace),
+        lengths,
         [per_s] * ceil((run.window_s[1] + GRACE_S) / PERIOD_S),
         session.servers,
         routers=1,

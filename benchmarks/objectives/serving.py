@@ -84,6 +84,11 @@ class Served:
         """The router's: the sum over all that have these labels, 0 without any."""
         return _sum(_get(f"{self.url}/metrics"), family, labels)
 
+    def replica_names(self) -> list[str]:
+        """Of the model's replicas, as the router calls them."""
+        pattern = rf'^inflight_replica_outstanding_tokens{{model="{self.model}",.*replica="([^"]*)"'
+        return re.findall(pattern, _get(f"{self.url}/metrics"), re.MULTILINE)
+
     def triton_metrics(self) -> str:
         return _get(self.stack.triton_metrics_url)
 

@@ -19,12 +19,13 @@ from benchmarks.objectives.arrivals import at_rate, capacity_per_s
 from benchmarks.objectives.prediction import Engine
 from benchmarks.objectives.serving import Served
 from loadtest.replay.clients import send_from
-from loadtest.replay.plan import plan_of
+from loadtest.replay.plan import InventedPrompt, PlannedRequest, plan_of
 from loadtest.replay.sender import Target
 from loadtest.results import RequestResult
 from loadtest.traces import Trace, TracedRequest
 from python_backend.costs.step_cost import StepCost
 from router.core.objective import Objective
+from router.routing.replica_choice import home_of, opening_of
 
 # After the last arrival and the longest objective: long answers take a while, and are waited for.
 GRACE_S = 60.0
@@ -53,7 +54,8 @@ class Part(str, Enum):
 class SentRun:
     """`began_s` since the session began; `cost` is what the engine had learned when it was over.
 
-    Figures are of what arrived within the window.
+    Figures are of what arrived within the window. `homes` are the replicas that the prompts' openings belong
+    to, in order of arrival.
     """
 
     name: str
@@ -62,6 +64,7 @@ class SentRun:
     results: list[RequestResult]
     part: Part = Part.TEACHING
     cost: StepCost | None = None
+    homes: list[int] = field(default_factory=list)
 
     @property
     def requests(self) -> list[TracedRequest]:
@@ -121,11 +124,13 @@ class Recorder:
         patience_s = max(each.first_token_s or 0.0 for each in session.objectives.values())
         target = Target(served.url, served.model, served.keys, gives_up_s=window_s[1] + patience_s + GRACE_S)
         began: list[float] = []
-        sent = send_from(target, plan_of(requests), self._clients, begins=began.append)
+        plan = sorted(plan_of(requests), key=lambda each: each.at_s)
+        sent = send_from(target, plan, self._clients, begins=began.append)
         served.wait_until_idle()
         time.sleep(TOLD_WITHIN_S)
         results = sorted(map(slim, sent.results), key=lambda each: each.at_s)
-        run = SentRun(name, began[0] - self._begin_s, window_s, results, part, served.learned_cost())
+        homes = homes_of(plan, served.replica_names())
+        run = SentRun(name, began[0] - self._begin_s, window_s, results, part, served.learned_cost(), homes)
         session.runs.append(run)
         return run
 
@@ -166,6 +171,20 @@ class Recorder:
             for text in self._served.all_triton_metrics():
                 sums.update({name: float(value) for name, value in _SAMPLED.findall(text)})
             self.session.samples.append({"at_s": at_s, **sums})
+
+
+@dataclass(frozen=True)
+class _Idle:
+    name: str
+    outstanding_tokens: int = 0
+    begun: int = 0
+
+
+def homes_of(plan: Sequence[PlannedRequest], names: Sequence[str]) -> list[int]:
+    """Of invented prompts, which of these replicas each belongs to."""
+    idle = [_Idle(name) for name in names]
+    prompts = [each.prompt.token_ids() for each in plan if isinstance(each.prompt, InventedPrompt)]
+    return [idle.index(home_of(idle, opening_of(each))) for each in prompts] if idle else []
 
 
 def slim(result: RequestResult) -> RequestResult:

@@ -6,13 +6,21 @@ steps, and what is tried is what becomes of them: queues, batches, first tokens,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from benchmarks.objectives.session import SentRun, Session, counted, summed
 from benchmarks.objectives.step_fit import BUSY, STEPS, step_cost
 from python_backend.costs.step_cost import StepCost
+from python_backend.engine.report import SIZES
+from simulator.uneven_cost import UnevenStepCost
 
 _TOLD = "inflight_engine_step_cost_seconds"
+_SIZED, _SIZED_S = "inflight_engine_steps_total", "inflight_engine_step_seconds_total"
+_ENOUGH_STEPS = 8  # the mean of fewer says little
 _TOLD_NAMES = ("base", "prefill_token", "decode_sequence", "kv_kilotoken")
 
 
@@ -30,10 +38,30 @@ def by_other_runs(session: Session, run: SentRun) -> StepTimes:
 
 
 def by_the_run(session: Session, run: SentRun) -> StepTimes:
-    """The coefficients that were told on average, all of them by as much more as steps took in all."""
+    """What steps of each size took, with what they usually read of the cache.
+
+    Beyond those sizes, and where they were not counted, it is the coefficients that were told on average, all
+    of them by as much more as steps took in all.
+    """
     told = _told_cost(session, run)
     slower = 1000 * counted(session, run, BUSY) / _work_ms(run, told, counted(session, run, STEPS))
-    return StepTimes(StepCost(*(slower * each for each in asdict(told).values())), told)
+    line = StepCost(*(slower * each for each in asdict(told).values()))
+    if not (points := list(_sized_ms(session, run))):
+        return StepTimes(line, told)
+    sizes, times_ms = zip(*points, strict=True)
+    tokens_ms = np.interp(range(1, int(sizes[-1]) + 1), sizes, times_ms)
+    each_ms = (line.base_ms, line.prefill_token_ms, line.decode_sequence_ms)
+    taken = UnevenStepCost(*each_ms, 0.0, tuple(map(float, tokens_ms)))
+    return StepTimes(taken, told)
+
+
+def _sized_ms(session: Session, run: SentRun) -> Iterator[tuple[float, float]]:
+    """The middle of each size of which there were enough steps, and what these took on average."""
+    for before, size in pairwise((0, *SIZES)):
+        label = f'{{model="tensorrt_llm",tokens="{size}"'
+        steps, took_s = (counted(session, run, family + label) for family in (_SIZED, _SIZED_S))
+        if steps >= _ENOUGH_STEPS:
+            yield (before + 1 + size) / 2, 1000 * took_s / steps
 
 
 def _told_cost(session: Session, run: SentRun) -> StepCost:

@@ -90,6 +90,7 @@ class Engine:
         self._control = StepControl(self._scheduler, limits_of_steps, is_tried=recalled is not None)
         self._launch_time = LaunchTime()
         self._has_waited = False
+        self._goes_on = False  # from step to step, with nothing in flight between
         self._sequences: dict[int, list[Sequence]] = {}
         self._cancelled: list[Sequence] = []
         self._answers = Answers(self._scheduler, self._speculator)
@@ -188,6 +189,7 @@ class Engine:
             self._launch_time.launched(self._in_flight.has_run_dry)
         self._has_waited = False
         self._in_flight.collect(leave=self._executor.depth - 1 if plan.chunks else 0)
+        self._goes_on = not self._in_flight and self.can_step
         if self._config.check_blocks:
             self.pool.check()
         return self._answers.told()
@@ -214,6 +216,7 @@ class Engine:
     def abort(self, reason: str) -> list[SequenceEvent]:
         """Ends every sequence with an error, after a step that raised; the engine can go on, empty."""
         self._in_flight.clear()
+        self._goes_on = False
         sequences = list(itertools.chain(*self._sequences.values()))
         for sequence in sequences:
             sequence.is_suspect = True
@@ -274,6 +277,8 @@ class Engine:
             accepted_drafts=0 if self._speculator is None else self._speculator.accepted,
             sequence_steps=self._answers.sequence_steps,
             generated_tokens=self._answers.generated_tokens,
+            sized_steps=tuple(self._meter.sized_steps),
+            sized_ns=tuple(self._meter.sized_ns),
         )
 
     def _end_cancelled(self) -> None:
@@ -319,7 +324,7 @@ class Engine:
         if self._speculator is not None:
             self._speculator.extend(plan, self._meter.learned, self._scheduler.max_step_tokens)
         self._scheduler.reach(plan)
-        plan.begun_ns = now_ns
+        plan.begun_ns, plan.follows = now_ns, self._goes_on
         for sequence in (*plan.preempted, *plan.paused):
             self._executor.release(sequence)
         for chunk in plan.chunks:
@@ -349,7 +354,7 @@ class Engine:
         began_ns = self._meter.over(plan, now_ns)
         if self._speculator is not None:
             self._speculator.took(plan, (now_ns - before_ns) / 1e6)
-        self._control.observe(plan, (now_ns - began_ns) / 1e6)
+        self._control.observe(plan, self._meter.last_ns / 1e6)
         ended = []
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.finish_reason is not None:

@@ -101,6 +101,10 @@ class SequenceEvent(msgspec.Struct, array_like=True, frozen=True):
         return self.finish_reason is not None or self.error is not None
 
 
+# Where processors compute, what one token more takes differs most in small steps.
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
 class Gauges(msgspec.Struct, array_like=True, frozen=True):
     """The engine at one moment, for Triton's metrics."""
 
@@ -133,6 +137,9 @@ class Gauges(msgspec.Struct, array_like=True, frozen=True):
     accepted_drafts: int = 0  # of them, right
     sequence_steps: int = 0  # in which a sequence got its next token, or several
     generated_tokens: int = 0
+    # Steps by their tokens, up to each of SIZES, and how long they took together.
+    sized_steps: tuple[int, ...] = ()
+    sized_ns: tuple[int, ...] = ()
 
     @property
     def running(self) -> int:

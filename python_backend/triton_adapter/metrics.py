@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
-from python_backend.engine.report import Gauges, PerfMetrics, Ready
+from python_backend.engine.report import SIZES, Gauges, PerfMetrics, Ready
 from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.running_requests import RunningRow
 from python_backend.wire.tiers import Tier
@@ -39,6 +39,7 @@ class Family:
 
 
 _TIERS = tuple(tier.name.lower() for tier in Tier)
+_SIZES = tuple(map(str, SIZES))
 FAMILIES = {
     "nv_trt_llm_request_metrics": Family(
         "GAUGE",
@@ -127,6 +128,12 @@ FAMILIES = {
     ),
     "inflight_engine_step_cost_frozen": Family("GAUGE", "1 while predictions are too far off to be used"),
     "inflight_engine_busy_seconds_total": Family("COUNTER", "How long steps were under way"),
+    "inflight_engine_steps_total": Family(
+        "COUNTER", "Steps of up to so many tokens, and of more than the size before", "tokens", _SIZES
+    ),
+    "inflight_engine_step_seconds_total": Family(
+        "COUNTER", "How long these steps took together", "tokens", _SIZES
+    ),
     "inflight_engine_adapters": Family("GAUGE", "LoRA adapters that are loaded"),
     "inflight_engine_adapter_loads_total": Family("COUNTER", "LoRA adapters loaded, again and again"),
     "inflight_engine_draft_tokens_total": Family("COUNTER", "Tokens that were guessed and computed"),
@@ -182,6 +189,9 @@ class EngineMetrics:
         self._count("inflight_engine_busy_seconds_total", now.busy_ns / 1e9)
         for name, counted in _COUNTED.items():
             self._count(name, getattr(now, counted))
+        for size, steps, took_ns in zip(_SIZES, now.sized_steps, now.sized_ns, strict=False):
+            self._count("inflight_engine_steps_total", steps, size)
+            self._count("inflight_engine_step_seconds_total", took_ns / 1e9, size)
 
     def first_token(self, tier: Tier, waited_ns: int) -> None:
         self._observe("inflight_engine_time_to_first_token_seconds", waited_ns / 1e9, tier.name.lower())
@@ -209,12 +219,12 @@ class EngineMetrics:
         except Exception:  # a figure is missing then, and nothing else
             _log.exception("%s could not be observed", name)
 
-    def _count(self, name: str, total: float) -> None:
+    def _count(self, name: str, total: float, value: str = "") -> None:
         """`total` is over the engine's life; one that was started again begins at 0."""
-        before = self._shown.get((name, ""), 0)
+        before = self._shown.get((name, value), 0)
         if total != before:
-            self._metrics[name, ""].increment(total - before if total > before else total)
-            self._shown[name, ""] = total
+            self._metrics[name, value].increment(total - before if total > before else total)
+            self._shown[name, value] = total
 
 
 def _gauge_values(capacity: Ready, now: Gauges) -> dict[str, dict[str, float]]:

@@ -32,6 +32,7 @@ from router.routing.replica_choice import (
     OPENING_CHARS,
     Opening,
     answer_tokens,
+    opening_of,
 )
 from router.routing.replicas import Failed, FleetSettings, Replica, ReplicaSet, to_avoid
 from router.triton.client import RelayedGeneration, TritonGeneration
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     NewGeneration = Callable[["FleetPipeline", GenerationCall, Sequence[Delta]], "FleetGeneration"]
 
 log = logging.getLogger(__name__)
-_OPENING_IDS = OPENING_CHARS // 4
 _POISON = "engine processes died while they computed this request: it is refused for a minute"
 # Of an answer, before they are made one: each by itself takes ten times its size.
 _MOST_PIECES = 64
@@ -346,7 +346,7 @@ class FleetGeneration(Attempts):
     def _opening(self) -> Opening:
         call = self._call
         if call.prompt_ids is not None:
-            text = repr(call.prompt_ids[:_OPENING_IDS]).encode()
+            text = opening_of(call.prompt_ids)
         else:
             text = call.prompt[:OPENING_CHARS].encode("utf-8", "replace")
         if call.images:

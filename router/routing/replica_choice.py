@@ -124,6 +124,7 @@ class Health:
 
 # Of a prompt: enough to tell conversations apart, and no more than all turns of one have in common.
 OPENING_CHARS = 512
+_OPENING_IDS = OPENING_CHARS // 4
 # An answer may be long, and seldom is.
 EXPECTED_TOKENS = 256
 # What is under way is never nothing: an answer that is longer than expected still takes its share.
@@ -153,6 +154,10 @@ class Opening(NamedTuple):
     tokens: int
 
 
+def opening_of(prompt_ids: Sequence[int]) -> bytes:
+    return repr(prompt_ids[:_OPENING_IDS]).encode()
+
+
 def most_tokens(least_tokens: int, prompt_tokens: int) -> int:
     """What a replica may have to do and still be preferred for what its cache may hold of a prompt."""
     return least_tokens + max(prompt_tokens, least_tokens // 4)
@@ -161,18 +166,25 @@ def most_tokens(least_tokens: int, prompt_tokens: int) -> int:
 def choose(candidates: Sequence[AnyCandidate], opening: Opening | None) -> AnyCandidate | None:
     """The one that the opening belongs to, unless it has more to do than that could save.
 
-    An opening belongs to the replica with the largest hash of both. So when one leaves, only its own openings
-    move, and they come back with it.
+    When one leaves, only its own openings move, and they come back with it.
     """
     if not candidates:
         return None
+    if opening is None:
+        return min(candidates, key=_load)
+    return home_or_other(candidates, home_of(candidates, opening.text), opening.tokens)
+
+
+def home_or_other(candidates: Sequence[AnyCandidate], home: AnyCandidate, tokens: int) -> AnyCandidate:
     least_loaded = min(candidates, key=_load)
-    if opening is not None:
-        number = crc32(opening.text)
-        home = max(candidates, key=lambda each: (number ^ _name_number(each.name)) * _MIXER & _64_BITS)
-        if home.outstanding_tokens <= most_tokens(least_loaded.outstanding_tokens, opening.tokens):
-            return home
-    return least_loaded
+    most = most_tokens(least_loaded.outstanding_tokens, tokens)
+    return home if home.outstanding_tokens <= most else least_loaded
+
+
+def home_of(candidates: Sequence[AnyCandidate], opening: bytes) -> AnyCandidate:
+    """The one with the largest hash of both."""
+    number = crc32(opening)
+    return max(candidates, key=lambda each: (number ^ _name_number(each.name)) * _MIXER & _64_BITS)
 
 
 def _load(candidate: Candidate) -> tuple[int, int, str]:

@@ -39,6 +39,7 @@ from simulator.fleet.state import (
     Shape,
     new_cell,
 )
+from simulator.uneven_cost import UnevenStepCost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,6 +113,7 @@ def compiled_shape(plan: CellPlan) -> Shape:
         _REDIS_S,
         plan.shape.is_prefilled,
         plan.shape.depth,
+        np.array(cost.tokens_ms if isinstance(cost, UnevenStepCost) else (), float) / 1e3,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from simulator.fleet.compiling import compiled
-from simulator.fleet.state import IS_SHARING, OPEN
+from simulator.fleet.state import IS_SHARING, NOW, OPEN
+from simulator.fleet.steps import steps_told
 
 NOBODY = -1
 
@@ -17,6 +18,12 @@ def chance(cell):
 
 
 @compiled
+def any_replica(cell):
+    """Every prompt has an opening of its own, which belongs to one by chance."""
+    return int(chance(cell) * len(cell.engines.replicas))
+
+
+@compiled
 def router_of(is_up, number):
     """Balancers send requests to the routers that are up, in turn."""
     for offset in range(len(is_up)):
@@ -27,23 +34,31 @@ def router_of(is_up, number):
 
 
 @compiled
-def load_of(engines, router, row, is_sharing):
+def left_of(engines, router, row, now_s):
+    """`outstanding_tokens` of a router's replica: prompts until their first tokens, and what answers lack."""
+    view = engines.views[router, row]
+    return view.left - view.falls * steps_told(engines, row, now_s) if view.falls else view.left
+
+
+@compiled
+def load_of(cell, router, row):
     """Tokens that a replica has to do, as far as the router knows; -1 where it takes no more.
 
     What a router knows of the others is what they told last; it knows nothing of them while they cannot.
     """
-    replica, view = engines.replicas[row], engines.views[router, row]
-    if replica.phase != OPEN or replica.free == 0:
-        return -1
-    return view.tokens + (engines.told[row].tokens - view.told_tokens if is_sharing else 0)
+    engines, clock = cell.engines, cell.clock
+    if engines.replicas[row].phase != OPEN or engines.replicas[row].free == 0:
+        return -1.0
+    others = engines.told[row].told - engines.views[router, row].told if clock[IS_SHARING] > 0 else 0.0
+    return max(left_of(engines, router, row, clock[NOW]) + others, 0.0)
 
 
 @compiled
-def least_loaded(engines, router, is_sharing):
+def least_loaded(cell, router):
     """`choose` of the router without a key."""
-    best, least, least_begun = NOBODY, 0, 0
-    for row in range(len(engines.replicas)):
-        tokens, begun = load_of(engines, router, row, is_sharing), engines.replicas[row].begun
+    best, least, least_begun = NOBODY, 0.0, 0
+    for row in range(len(cell.engines.replicas)):
+        tokens, begun = load_of(cell, router, row), cell.engines.replicas[row].begun
         is_less = tokens < least or (tokens == least and begun < least_begun)
         if tokens >= 0 and (best == NOBODY or is_less):
             best, least, least_begun = row, tokens, begun
@@ -51,25 +66,22 @@ def least_loaded(engines, router, is_sharing):
 
 
 @compiled
-def chosen_replica(cell, router, prompt):
-    """`choose` of the router: every prompt has an opening of its own, which belongs to one by chance."""
-    engines, is_sharing = cell.engines, cell.clock[IS_SHARING] > 0
-    best = least_loaded(engines, router, is_sharing)
+def chosen_replica(cell, router, prompt, home):
+    """`choose` of the router, for a prompt whose opening belongs to `home`."""
+    best = least_loaded(cell, router)
     if best == NOBODY:
         return NOBODY
-    least = load_of(engines, router, best, is_sharing)
-    home = int(chance(cell) * len(engines.replicas))
-    tokens = load_of(engines, router, home, is_sharing)
-    return home if 0 <= tokens <= least + max(prompt, least // 4) else best
+    least = load_of(cell, router, best)
+    return home if 0 <= load_of(cell, router, home) <= least + max(prompt, least // 4) else best
 
 
 @compiled
-def publish(engines):
+def publish(engines, now_s):
     """Routers tell each other what they have in flight."""
     for row in range(len(engines.told)):
         told = engines.told[row]
-        told.tokens = 0
+        told.told = 0.0
         for router in range(len(engines.is_up)):
             view = engines.views[router, row]
-            view.told_tokens = view.tokens
-            told.tokens += view.tokens
+            view.told = left_of(engines, router, row, now_s)
+            told.told += view.told

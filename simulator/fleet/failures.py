@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simulator.fleet.choice import any_replica
 from simulator.fleet.state import CLOSED, DOWN, DRAINING, IS_SHARING, OPEN, STARTING
-from simulator.fleet.steps import forget, free_slot, steps_by
+from simulator.fleet.steps import free_slot, steps_told
 from simulator.fleet.turns import join, push_retry, tenants_of
+from simulator.fleet.views import forget
 
 if TYPE_CHECKING:
     from simulator.fleet.state import Cell
@@ -47,9 +49,7 @@ def lose_replica(cell: Cell, row: int, now_s: float, period: int, is_alone: bool
     """Its requests begin anew elsewhere, streams from where they were; with a whole zone they fail."""
     engines = cell.engines
     replica, places = engines.replicas[row], engines.slots[row]
-    step = replica.step
-    if replica.decoding:
-        step += min(steps_by(replica, now_s), replica.run_steps)
+    step = steps_told(engines, row, now_s)
     decoding, behind = _requests(cell, row)
     lost = [(slot, int(end - step)) for end, slot in decoding] + [(slot, -1) for slot in behind]
     for slot, left in lost:
@@ -77,7 +77,7 @@ def _begin_anew(cell: Cell, request: np.record, left: int, now_s: float, period:
     lane = int(request.tier) * tenants_of(cell.queue) + int(request.tenant)
     prompt = int(request.prompt + request.output) - left
     at_s, first_s = float(request.at_s), float(request.first_s)
-    if not join(cell.queue, lane, at_s, first_s, prompt, left, int(request.attempt)):
+    if not join(cell.queue, lane, at_s, first_s, prompt, left, int(request.attempt), any_replica(cell)):
         _fail(cell, request, now_s, period)
 
 

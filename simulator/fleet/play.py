@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from simulator.fleet.choice import NOBODY, chance, chosen_replica, publish, router_of
+from simulator.fleet.choice import NOBODY, any_replica, chance, chosen_replica, publish, router_of
 from simulator.fleet.compiling import compiled
 from simulator.fleet.forecasts import alone_s, price_s, service_s, wait_s
 from simulator.fleet.rules import ALONE_TIMES, PASS_S
@@ -30,8 +30,9 @@ from simulator.fleet.state import (
     SLOTS,
     WAITING,
 )
-from simulator.fleet.steps import add, count, expected, finish
+from simulator.fleet.steps import add, count, finish
 from simulator.fleet.turns import charge, join, leave, next_lane, next_tier, pop_retry, push_retry, tenants_of
+from simulator.fleet.views import note
 
 # The share of those foretold to be late is over so many seconds.
 _RISK_S = 30.0
@@ -43,18 +44,17 @@ _LATE_TIMES = 3.0
 def send(cell, shape, row, router, tier, tenant, request, now_s):
     """To a replica; `request` is when it arrived, its first token, its prompt, its answer and its attempt."""
     engines = cell.engines
-    replica, view = engines.replicas[row], engines.views[router, row]
+    replica = engines.replicas[row]
     replica.free -= 1
     number = engines.slots[row, replica.free].free
     slot = engines.slots[row, number]
     slot.at_s, slot.first_s, slot.prompt, slot.output, slot.attempt = request
     slot.tier, slot.tenant, slot.router = tier, tenant, router
-    slot.lacking = 1 if shape.is_prefilled else slot.prompt
+    slot.lacking, slot.given = 1 if shape.is_prefilled else slot.prompt, 0
     replica.begun += 1
     replica.lacking += slot.lacking
     count(engines, row, number, 1)
-    view.tokens += slot.prompt + expected(slot.output)
-    view.slots += 1
+    note(engines, row, number)
     add(engines, shape, row, number, now_s)
 
 
@@ -69,15 +69,15 @@ def refuse(cell, shape, tier, tenant, request, after_s, period):
 
 
 @compiled
-def replica_for(cell, shape, router, tier, tenant, prompt, waited_s, has_room):
+def replica_for(cell, shape, router, tier, tenant, prompt, home, waited_s, has_room):
     """Where it begins now, if anywhere; and whether it is let in whatever others have."""
     is_spared = is_light(cell.engines, tier, tenant)
     if router == NOBODY:
         return NOBODY, is_spared
     if has_room:
-        return chosen_replica(cell, router, prompt), is_spared
+        return chosen_replica(cell, router, prompt, home), is_spared
     if displaces(cell, shape, tier, tenant, waited_s):
-        return chosen_replica(cell, router, prompt), True
+        return chosen_replica(cell, router, prompt, home), True
     return NOBODY, is_spared
 
 
@@ -95,7 +95,7 @@ def may_pass(cell, tier, now_s):
 
 
 @compiled
-def arrive(cell, shape, tier, tenant, request, period):
+def arrive(cell, shape, tier, tenant, home, request, period):
     """Refused if its first token would be too late; else sent at once, or it waits for its turn."""
     at_s, first_s, prompt, output, attempt = request
     queue, engines, counted = cell.queue, cell.engines, cell.stats.periods[period, tier]
@@ -109,7 +109,7 @@ def arrive(cell, shape, tier, tenant, request, period):
     queue.tiers[tier].asked_s = at_s
     lane, router = tier * tenants_of(queue) + tenant, router_of(engines.is_up, number)
     has_room = fits(cell, router, prompt + output) and may_pass(cell, tier, at_s)
-    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, 0.0, has_room)
+    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, home, 0.0, has_room)
     if row != NOBODY:
         queued_s, late_s = 0.0, service_s(engines.replicas[row], shape, prompt)
     else:
@@ -123,7 +123,7 @@ def arrive(cell, shape, tier, tenant, request, period):
     elif row != NOBODY:
         charge(queue, lane, work_s)
         send(cell, shape, row, router, tier, tenant, request, at_s)
-    elif not join(queue, lane, at_s, first_s, prompt, output, attempt):
+    elif not join(queue, lane, at_s, first_s, prompt, output, attempt, home):
         refuse(cell, shape, tier, tenant, request, queued_s, period)
 
 
@@ -149,7 +149,7 @@ def hand_on_first(cell, shape, tier, is_its_turn, now_s, period):
     waited_s, prompt, output = now_s - entry.at_s, entry.prompt, entry.output
     has_room = fits(cell, router, prompt + output)
     has_room = has_room and (is_open(cell, tier) if is_its_turn else may_pass(cell, tier, now_s))
-    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, waited_s, has_room)
+    row, is_spared = replica_for(cell, shape, router, tier, tenant, prompt, entry.home, waited_s, has_room)
     due_s = entry.at_s + max(shape.first_token_s[tier], ALONE_TIMES * alone_s(shape, prompt))
     has_begun = entry.first_s >= 0
     if row == NOBODY and (now_s <= due_s or has_begun or router == NOBODY):
@@ -203,7 +203,8 @@ def draw(cell, shape, now_s, period):
     number = cell.queue.counts[DRAWN] if cell.clock[IS_TRACED] > 0 else int(chance(cell) * len(cell.lengths))
     cell.queue.counts[DRAWN] += 1
     new = cell.lengths[number]
-    arrive(cell, shape, new.tier, new.tenant, (now_s, -1.0, new.prompt, new.output, 0), period)
+    home = new.home if new.home >= 0 else any_replica(cell)
+    arrive(cell, shape, new.tier, new.tenant, home, (now_s, -1.0, new.prompt, new.output, 0), period)
 
 
 @compiled
@@ -225,7 +226,7 @@ def advance(cell, shape, until_s, rate, period):
             clock[PUBLISHING] = now_s + shape.publish_s
             look(cell, shape)
             if clock[IS_SHARING] > 0:
-                publish(engines)
+                publish(engines, now_s)
             hand_on(cell, shape, now_s, period)
         elif now_s == clock[ARRIVAL]:
             draw(cell, shape, now_s, period)
@@ -233,5 +234,5 @@ def advance(cell, shape, until_s, rate, period):
         else:
             back = queue.retries[pop_retry(queue)]
             again = (now_s, -1.0, back.prompt, back.output, back.attempt)
-            arrive(cell, shape, back.tier, back.tenant, again, period)
+            arrive(cell, shape, back.tier, back.tenant, any_replica(cell), again, period)
     _fade(clock, until_s)

@@ -50,16 +50,18 @@ REPLICA = _record(
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
 # heap of ends, and the free slots.
 SLOT = _record(
-    "tier tenant prompt output lacking attempt router behind heap_step heap_slot free", "at_s first_s"
+    "tier tenant prompt output lacking given attempt router behind heap_step heap_slot free",
+    "at_s first_s left falls",
 )
-# What a router has in flight on a replica, and what it had when it last told the others.
-VIEW = _record("tokens slots told_tokens")
+# What a router has in flight on a replica: its tokens; those `left`, less what that `falls` with each of the
+# replica's steps; and what was left when it last told the others.
+VIEW = _record("tokens slots", "left falls told")
 # What tenants, or tiers, have in flight, and the cache that this is to have; on one replica it is `counted`.
 HOLDER = _record("taken held counted", "weight")
 LANE = _record("head tail waiting", "turn weight asked_s")
-ENTRY = _record("next free prompt output attempt", "at_s first_s turn_s")
+ENTRY = _record("next free prompt output attempt home", "at_s first_s turn_s")
 RETRY = _record("tier tenant prompt output attempt", "at_s")
-LENGTHS = _record("prompt output tier tenant", "at_s")
+LENGTHS = _record("prompt output tier tenant home", "at_s")
 PERIOD = _record("offered good refused failed late slow tokens", "work_s")
 TENANT = _record("offered good")
 FREE, WAITING, REQUESTS, RETRIES, DRAWN = range(5)  # places in the counts of a queue
@@ -86,6 +88,7 @@ class Shape(NamedTuple):
     publish_s: float
     is_prefilled: bool
     depth: int
+    tokens_s: Array  # what a step of one, two, three … tokens takes, where each does not take as much
 
 
 class Engines(NamedTuple):
@@ -149,9 +152,9 @@ def _rows(size: int | tuple[int, int], dtype: np.dtype[Any]) -> Array:
 
 
 def sample(prompt: Array, output: Array, tier: Array, tenant: Array, at_s: Array | float = 0.0) -> Array:
-    """Requests to draw from, or to send one after the other."""
+    """Requests to draw from, or to send one after the other; where `home` is -1 that is left to chance."""
     made = _rows(len(prompt), LENGTHS)
-    made["at_s"] = at_s
+    made["at_s"], made["home"] = at_s, -1
     made["prompt"], made["output"], made["tier"], made["tenant"] = prompt, output, tier, tenant
     return made
 

@@ -11,16 +11,7 @@ import math
 
 from simulator.fleet.compiling import compiled
 from simulator.fleet.ends import pop_end, push_end
-from simulator.fleet.light import batch_beside_light, batch_within, fits_beside_one, tokens_in
-from simulator.fleet.rules import (
-    EXPECTED_TOKENS,
-    FEWEST_TOKENS,
-    LEAST_SHARE,
-    LEAST_STEP_TOKENS,
-    LEAST_TIMES_BASE,
-    LEAST_TOKENS,
-    SHARE,
-)
+from simulator.fleet.plan import plan_step
 from simulator.fleet.state import (
     ALL,
     BIN_FACTOR,
@@ -31,31 +22,11 @@ from simulator.fleet.state import (
     ENDS_PER_S,
     FIRST_BIN_S,
 )
+from simulator.fleet.views import answers, forget
 
 # A step is planned so long before the one that runs is over, or as soon as somebody comes who may join.
 AHEAD_S = 0.001
 _LOG_FACTOR = math.log(BIN_FACTOR)
-
-
-@compiled
-def limits(shape, target_s, running, kv_tokens):
-    """`step_limits` of the engine: how many may run, and how many tokens a step may hold."""
-    if target_s == math.inf:
-        return shape.slots, shape.step_tokens
-    allowed_s = SHARE * target_s
-    decoding_s = allowed_s
-    least_s = FEWEST_TOKENS * shape.prefill_s
-    if least_s > (1.0 - SHARE) * target_s:
-        decoding_s = min(allowed_s, max(target_s - least_s, target_s / (1.0 + LEAST_SHARE)))
-    sequence_s = shape.decode_s + shape.kv_s * (kv_tokens / running if running else 0.0)
-    batch = batch_within(shape, decoding_s, sequence_s, LEAST_TIMES_BASE)
-    if not running:
-        return batch, shape.step_tokens
-    decode_s = shape.base_s + shape.decode_s * running + shape.kv_s * kv_tokens
-    prompt = tokens_in(allowed_s - decode_s, shape.prefill_s, shape.step_tokens)
-    quick = tokens_in(LEAST_SHARE * decode_s, shape.prefill_s, shape.step_tokens)
-    prompt = max(prompt, min(LEAST_STEP_TOKENS, max(FEWEST_TOKENS, quick)))
-    return batch, min(max(running + prompt, batch), shape.step_tokens)
 
 
 @compiled
@@ -125,6 +96,15 @@ def steps_by(replica, now_s):
 
 
 @compiled
+def steps_told(engines, row, now_s):
+    """Decoding steps of a replica that are over."""
+    replica = engines.replicas[row]
+    if replica.decoding == 0 or engines.next_s[row] == math.inf:
+        return replica.step
+    return replica.step + min(steps_by(replica, now_s), replica.run_steps)
+
+
+@compiled
 def _merge_arrived(engines, row, count):
     """Arrivals take their place among those whose prompt is not computed: better tiers first."""
     replica, places = engines.replicas[row], engines.slots[row]
@@ -140,42 +120,6 @@ def _merge_arrived(engines, row, count):
 
 
 @compiled
-def _target_s(replica, shape):
-    target_s = math.inf
-    if replica.interactive:
-        target_s = shape.inter_token_s[0]
-    if replica.standard:
-        target_s = min(target_s, shape.inter_token_s[1])
-    if replica.batch:
-        target_s = min(target_s, shape.inter_token_s[2])
-    return target_s
-
-
-@compiled
-def _plan(engines, shape, row, now_s):
-    """Prompt tokens of the next step, and what they read."""
-    replica, places = engines.replicas[row], engines.slots[row]
-    decoding = replica.decoding
-    batch, budget = limits(shape, _target_s(replica, shape), decoding, replica.kv)
-    sequences_s = shape.decode_s * decoding + shape.kv_s * replica.kv
-    if not fits_beside_one(shape.base_s, sequences_s, decoding, replica.taken):
-        batch = min(batch, batch_beside_light(engines, shape, row, now_s))
-    replica.announced = batch
-    left, kv, used = max(budget - decoding, 0), 0, replica.kv + decoding
-    whole = left
-    for place in range(min(replica.behind, max(batch - decoding, 0))):
-        if left <= 0:
-            break
-        request = places[places[place].behind]
-        used += request.prompt
-        if used > shape.kv_tokens and decoding + place:
-            break
-        kv += request.prompt - request.lacking
-        left -= min(left, request.lacking)
-    return whole - left, kv
-
-
-@compiled
 def begin(engines, shape, row, now_s):
     """Plans the next run as of what was known shortly before it; none without requests."""
     replica = engines.replicas[row]
@@ -186,11 +130,11 @@ def begin(engines, shape, row, now_s):
     replica.awaited = 0
     prefill, kv = 0, 0
     if replica.behind or replica.light_until_s > 0.0:
-        prefill, kv = _plan(engines, shape, row, now_s)
+        prefill, kv = plan_step(engines, shape, row, now_s)
     if replica.arrived:
         _merge_arrived(engines, row, replica.arrived)
         if prefill == 0 and replica.decoding == 0:
-            prefill, kv = _plan(engines, shape, row, now_s)
+            prefill, kv = plan_step(engines, shape, row, now_s)
     decoding = replica.decoding
     if prefill == 0 and decoding == 0:
         engines.next_s[row] = math.inf
@@ -199,25 +143,12 @@ def begin(engines, shape, row, now_s):
         return
     steps = 1 if replica.behind else max(engines.slots[row, 0].heap_step - replica.step, 1)
     replica.run_prefill, replica.run_steps, replica.began_s = prefill, steps, now_s
-    read_s = shape.kv_s * (replica.kv + kv)
-    replica.step_s = shape.base_s + shape.prefill_s * prefill + shape.decode_s * decoding + read_s
+    computed_s = shape.base_s + shape.prefill_s * prefill + shape.decode_s * decoding
+    if prefill + decoding <= len(shape.tokens_s):
+        computed_s = shape.tokens_s[prefill + decoding - 1]
+    replica.step_s = computed_s + shape.kv_s * (replica.kv + kv)
     replica.growth_s = shape.kv_s * decoding
     engines.next_s[row] = now_s + took_s(replica, steps)
-
-
-@compiled
-def forget(engines, row, slot):
-    """The router no longer has it in flight."""
-    request = engines.slots[row, slot]
-    view = engines.views[request.router, row]
-    view.tokens -= request.prompt + expected(request.output)
-    view.slots -= 1
-
-
-@compiled
-def expected(output):
-    """`answer_tokens` of the router: what it expects of an answer before it begins."""
-    return max(min(output, EXPECTED_TOKENS), LEAST_TOKENS)
 
 
 @compiled
@@ -265,24 +196,35 @@ def finish(cell, shape, row, period):
     while replica.heap and places[0].heap_step <= replica.step:
         _end(cell, shape, row, pop_end(engines, row), now_s, period)
         ended += 1
-    left, done = replica.run_prefill, 0
-    replica.run_prefill = 0
-    while left > 0 and done < replica.behind:
-        slot = places[done].behind
-        count = min(left, places[slot].lacking)
-        places[slot].lacking -= count
-        replica.lacking -= count
-        left -= count
-        if places[slot].lacking:
-            break
-        done += 1
-        _first_token(cell, shape, row, slot, now_s, period)
-    if done:
-        for place in range(done, replica.behind + replica.arrived):
-            places[place - done].behind = places[place].behind
-        replica.behind -= done
+    done = _prefilled(cell, shape, row, now_s, period)
     begin(engines, shape, row, now_s)
     return ended + done
+
+
+@compiled
+def _prefilled(cell, shape, row, now_s, period):
+    """Prompts have what was given to them of the run; how many are whole by that."""
+    replica, places = cell.engines.replicas[row], cell.engines.slots[row]
+    left, done, place = replica.run_prefill, 0, 0
+    replica.run_prefill = 0
+    while left > 0 and place < replica.behind:  # those who were lost meanwhile are not there
+        slot = places[place].behind
+        request = places[slot]
+        left -= request.given
+        request.lacking -= request.given
+        replica.lacking -= request.given
+        request.given = 0
+        if request.lacking:
+            places[place - done].behind = slot
+        else:
+            done += 1
+            _first_token(cell, shape, row, slot, now_s, period)
+        place += 1
+    if done:
+        for later in range(place, replica.behind + replica.arrived):
+            places[later - done].behind = places[later].behind
+        replica.behind -= done
+    return done
 
 
 @compiled
@@ -295,4 +237,5 @@ def _first_token(cell, shape, row, slot, now_s, period):
     if request.output == 1:
         _end(cell, shape, row, slot, now_s, period)
     else:
+        answers(cell.engines, row, slot)
         push_end(cell.engines, row, replica.step + request.output - 1, slot)

@@ -12,7 +12,7 @@ def tenants_of(queue):
 
 
 @compiled
-def join(queue, number, at_s, first_s, prompt, output, attempt):
+def join(queue, number, at_s, first_s, prompt, output, attempt, home):
     """False where there is no room for another: it is refused."""
     if queue.counts[FREE] == 0:
         return False
@@ -21,7 +21,7 @@ def join(queue, number, at_s, first_s, prompt, output, attempt):
     place = queue.entries[queue.counts[FREE]].free
     entry = queue.entries[place]
     entry.at_s, entry.first_s, entry.prompt, entry.output = at_s, first_s, prompt, output
-    entry.attempt, entry.next, entry.turn_s = attempt, -1, -1.0
+    entry.attempt, entry.home, entry.next, entry.turn_s = attempt, home, -1, -1.0
     if queue.counts[WAITING] and tier.waiting == 0:
         _lift(queue.tiers, 0, TIERS, tier)
     if tier.waiting and lane.waiting == 0:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from python_backend.costs.step_cost import LearnedStepCost, StepCost
-from python_backend.engine.report import FinishReason, Gauges, PerfMetrics, Ready, SequenceEvent
+from python_backend.engine.report import SIZES, FinishReason, Gauges, PerfMetrics, Ready, SequenceEvent
 from python_backend.engine.request import GenerationRequest
 from python_backend.triton_adapter.coalescer import Coalescer, Pending
 from python_backend.triton_adapter.metrics import EngineMetrics
@@ -112,6 +112,15 @@ def test_counters_continue_when_the_engine_restarts(metrics: EngineMetrics) -> N
         metrics.update(CAPACITY, changed(reused_blocks=reused))
     assert metric("inflight_engine_reused_blocks_total").value == 25
     assert metric("inflight_engine_preemptions_total").value == 3
+
+
+def test_steps_are_counted_by_their_sizes(metrics: EngineMetrics) -> None:
+    for steps in (2, 5):
+        sized = (steps, *[0] * (len(SIZES) - 1))
+        took_ns = tuple(20_000_000 * each for each in sized)
+        metrics.update(CAPACITY, msgspec.structs.replace(GAUGES, sized_steps=sized, sized_ns=took_ns))
+    assert metric("inflight_engine_steps_total", tokens="1").value == 5
+    assert metric("inflight_engine_step_seconds_total", tokens="1").value == pytest.approx(0.1)
 
 
 def test_the_learned_cost_is_shown_once_there_is_one(metrics: EngineMetrics) -> None:

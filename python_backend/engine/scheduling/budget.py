@@ -27,7 +27,7 @@ LEAST_TIMES_BASE = 4.0
 
 
 # A fourth of a step is for short prompts, where long ones would take all of it.
-_PART_FOR_SHORT = 4
+PART_FOR_SHORT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def most_running(
 
 def part_for_short(max_step_tokens: int) -> int:
     """What a long prompt leaves of a step to prompts that are no longer than this."""
-    return max_step_tokens // _PART_FOR_SHORT
+    return max_step_tokens // PART_FOR_SHORT
 
 
 def handed_out(lacking: int, left: int, max_step_tokens: int, has_shorter: Callable[[], bool]) -> int:

@@ -57,7 +57,7 @@ class Chunk:
 class StepPlan:
     """Every copy is for the block that one of the chunks begins in.
 
-    It was planned at `begun_ns`.
+    It was planned at `begun_ns`; where it `follows` another, nothing was awaited between the two.
     """
 
     chunks: list[Chunk] = field(default_factory=list)
@@ -67,6 +67,7 @@ class StepPlan:
     tokens: int = 0
     drafts: int = 0  # of the tokens
     begun_ns: int = 0
+    follows: bool = False
 
     @property
     def shape(self) -> StepShape:

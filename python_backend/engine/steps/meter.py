@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from python_backend.costs.learners import StepLearner
+from python_backend.engine.report import SIZES
 
 if TYPE_CHECKING:
     from python_backend.costs.step_cost import LearnedStepCost
@@ -27,14 +29,16 @@ class StepMeter:
     """Told when each step is over, in the order of their launches.
 
     Of two steps that overlap the later one begins, for the meter, when the earlier is over. A step's time is
-    all that passes between its planning and its results, since that is what those wait who are in it. What
-    is `recalled` of a run before is believed until the steps of this one say otherwise. Nothing is
-    learned from steps with guesses, whose rows take longer than those of prompts.
+    all that passes between its planning and its results, since that is what those wait who are in it; and
+    where it follows another, all since that was over: they also wait while its tokens are sent and requests
+    are taken in. What is `recalled` of a run before is believed until the steps of this one say otherwise.
+    Nothing is learned from steps with guesses, whose rows take longer than those of prompts.
     """
 
     def __init__(self, recalled: LearnedStepCost | None = None) -> None:
         self.busy_ns = 0
         self.last_ns = 0  # of the last step
+        self.sized_steps, self.sized_ns = [0] * len(SIZES), [0] * len(SIZES)
         self.learned = recalled
         self._learner = StepLearner(recalled)
         self._is_recalled = recalled is not None
@@ -52,6 +56,7 @@ class StepMeter:
         finally:
             self._is_tried_alone = False
             self._steps = self.busy_ns = 0
+            self.sized_steps, self.sized_ns = [0] * len(SIZES), [0] * len(SIZES)
 
     @property
     def confirmed(self) -> LearnedStepCost | None:
@@ -61,10 +66,14 @@ class StepMeter:
     def over(self, plan: StepPlan, now_ns: int) -> int:
         """Returns when the step began, as above."""
         began_ns = max(plan.begun_ns, self.over_ns)
-        self.last_ns = took_ns = now_ns - began_ns
+        self.last_ns = took_ns = now_ns - (self.over_ns if plan.follows else began_ns)
         self.busy_ns += took_ns
         self.over_ns = now_ns
         self._steps += 1
+        if 0 < plan.tokens <= SIZES[-1]:
+            size = bisect_left(SIZES, plan.tokens)
+            self.sized_steps[size] += 1
+            self.sized_ns[size] += took_ns
         tells = plan.chunks and not plan.drafts
         if tells and self._steps > _FIRST_STEPS and now_ns - self._learned_ns >= self._pause_ns(plan):
             self._learned_ns = now_ns

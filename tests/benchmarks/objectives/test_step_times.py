@@ -8,7 +8,7 @@ from benchmarks.objectives.arena import ENGINE
 from benchmarks.objectives.session import ALONE, SentRun, Session, overhead_s
 from benchmarks.objectives.step_times import by_the_run
 from loadtest.results import RequestResult
-from python_backend.costs.step_cost import StepCost
+from python_backend.costs.step_cost import StepCost, StepShape
 
 TOLD = StepCost(8.0, 0.5, 2.0, 10.0)
 PROMPT, ANSWER, STEPS, SLOWER = 100, 21, 40, 1.25
@@ -60,6 +60,21 @@ def test_a_runs_steps_take_what_was_told_and_as_much_more_as_they_took_in_all() 
     assert times.believed.kv_kilotoken_ms == pytest.approx(TOLD.kv_kilotoken_ms)
     assert times.taken.base_ms == pytest.approx(SLOWER * TOLD.base_ms)
     assert times.taken.prefill_token_ms == pytest.approx(SLOWER * TOLD.prefill_token_ms)
+
+
+def test_steps_take_what_those_of_their_size_took_in_the_run_where_there_were_enough() -> None:
+    session = session_of("0.4x")
+    sized = {1: (20, 0.2), 2: (20, 0.3), 3: (1, 9.9), 8: (20, 0.9), 24: (10, 1.0)}
+    for size, (steps, took_s) in sized.items():
+        label = f'{{model="tensorrt_llm",tokens="{size}",version="1"}}'
+        session.samples[1][f"inflight_engine_steps_total{label}"] = steps
+        session.samples[1][f"inflight_engine_step_seconds_total{label}"] = took_s
+    taken = by_the_run(session, session.runs[0]).taken
+    assert [taken.step_ms(StepShape(0, rows, 500)) for rows in (1, 2, 5, 8)] == pytest.approx(
+        [10, 15, 30, 45]
+    )
+    assert taken.step_ms(StepShape(18, 2, 0)) == pytest.approx(99, abs=3), "between 17 and 24 tokens"
+    assert taken.step_ms(StepShape(60, 0, 0)) == pytest.approx(SLOWER * (8 + 60 * 0.5))
 
 
 def test_a_run_of_which_nothing_was_told_is_refused_by_its_name() -> None:

@@ -71,11 +71,32 @@ def test_the_engine_learns_the_cost_of_its_steps(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_busy_time_is_the_time_of_the_steps_and_not_the_time_between(depth: int) -> None:
+def test_busy_time_is_the_time_of_the_steps_and_not_of_idle_waits(depth: int) -> None:
     engine, executor = timed_engine(COST, depth)
     work(engine, 30)
     executor.clock.now_ns += 10**12
     work(engine, 30, seed=1)
+    assert engine.gauges().busy_ns / 1e6 == pytest.approx(sum(executor.step_ms), rel=0.01)
+
+
+def test_what_an_engine_does_between_two_steps_is_of_the_later_one_and_an_idle_wait_of_none() -> None:
+    engine, executor = timed_engine(COST)
+    for key in (1, 2):
+        engine.add(key, GenerationRequest([1, 2, 3], 4))
+        while engine.has_work:
+            engine.step()
+            executor.clock.now_ns += 3_000_000
+        executor.clock.now_ns += 10**12
+    assert engine.gauges().busy_ns / 1e6 == pytest.approx(sum(executor.step_ms) + 2 * 3 * 3, rel=0.01)
+
+
+def test_nothing_is_counted_between_steps_that_failed_and_those_after_them() -> None:
+    engine, executor = timed_engine(COST)
+    engine.add(1, GenerationRequest([1, 2, 3], 4))
+    engine.step()
+    engine.abort("it failed")
+    executor.clock.now_ns += 10**12
+    work(engine, 1)
     assert engine.gauges().busy_ns / 1e6 == pytest.approx(sum(executor.step_ms), rel=0.01)
 
 
@@ -111,7 +132,7 @@ def test_without_an_objective_the_engine_runs_whole_steps() -> None:
 
 
 def test_no_more_sequences_join_than_the_objective_allows() -> None:
-    engine, executor = engine_at_work(objectives={Tier.STANDARD: 20.0})
+    engine, executor = engine_at_work(objectives={Tier.STANDARD: 21.0})
     for key in range(12):
         engine.add(key, GenerationRequest([key, 1], 30))
     for _ in range(10):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from python_backend.engine.report import SIZES
 from python_backend.engine.request import GenerationRequest
 from python_backend.engine.scheduling.plan import StepPlan
 from python_backend.engine.sequence import Sequence
@@ -22,6 +23,23 @@ def test_steps_that_overlap_are_not_counted_twice() -> None:
     meter.over(second, 32 * MS)
     meter.over(a_step(100), 110 * MS)
     assert meter.busy_ns == (20 + 12 + 10) * MS
+
+
+def test_a_step_that_follows_another_has_taken_all_the_time_since_that_was_over() -> None:
+    meter = StepMeter()
+    meter.over(a_step(0), 20 * MS)
+    following = a_step(23)
+    following.follows = True
+    assert meter.over(following, 33 * MS) == 23 * MS
+    assert (meter.last_ns, meter.busy_ns) == (13 * MS, 33 * MS)
+
+
+def test_steps_are_counted_by_their_tokens_with_how_long_they_took() -> None:
+    meter = StepMeter()
+    for begun_ms, tokens in ((0, 1), (100, 1), (200, 10), (300, 257)):
+        meter.over(a_step(begun_ms, tokens), (begun_ms + 20) * MS)
+    counted = dict(zip(SIZES, zip(meter.sized_steps, meter.sized_ns, strict=True), strict=True))
+    assert {size: each for size, each in counted.items() if each[0]} == {1: (2, 40 * MS), 12: (1, 20 * MS)}
 
 
 def test_enough_steps_teach_their_cost_except_the_engines_first() -> None:

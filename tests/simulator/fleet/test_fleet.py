@@ -18,17 +18,19 @@ from python_backend.sharing.places import Places
 from python_backend.wire.tiers import Tier
 from router.control.scaling.replicas import ScalingSettings
 from router.core.objective import Objective
-from router.routing.replica_choice import choose, most_tokens
+from router.routing.replica_choice import LEAST_TOKENS, answer_tokens, choose, most_tokens
 from simulator.engine import EngineShape
 from simulator.fleet.cell import CellPlan, CellPlayed, _Play, compiled_shape, play_cell
-from simulator.fleet.choice import chosen_replica, least_loaded
+from simulator.fleet.choice import chosen_replica, least_loaded, left_of
 from simulator.fleet.failures import Failure, Kind
 from simulator.fleet.fleet import FleetPlan, play_fleet, zone_rates
 from simulator.fleet.light import batch_beside_light
+from simulator.fleet.plan import limits
+from simulator.fleet.play import advance
 from simulator.fleet.releases import Release
 from simulator.fleet.scalers import Wanted
 from simulator.fleet.state import BIN_FACTOR, FIRST_BIN_S, Array, ReplicaShape, new_cell, sample
-from simulator.fleet.steps import limits
+from simulator.fleet.steps import steps_told
 from simulator.planning import proof
 from simulator.planning.profiles import Profile
 from simulator.planning.search import find
@@ -36,9 +38,11 @@ from simulator.planning.wish import Traffic, Wish
 from simulator.report import figures_of
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from simulator.uneven_cost import UnevenStepCost
 
 COST = StepCost(12.0, 0.12, 0.25, 0.05)
 SHAPE = ReplicaShape(COST, 32, 512, 60_000)
+UNEVEN = UnevenStepCost(20.0, 5.0, 8.0, 0.0, (28.0, 41.0, 52.0, 45.0, 56.0, 70.0, 76.0, 74.0))
 OBJECTIVES = {
     Tier.INTERACTIVE: Objective("m", Tier.INTERACTIVE, 1.0, 0.08),
     Tier.STANDARD: Objective("m", Tier.STANDARD, 3.0),
@@ -56,7 +60,7 @@ def lengths(count: int = 200, seed: int = 1) -> Array:
 def traced(asked: Array) -> Trace:
     requests = [
         TracedRequest(float(at_s), int(prompt), int(output), str(tenant), Tier(tier).label)
-        for prompt, output, tier, tenant, at_s in asked
+        for prompt, output, tier, tenant, _, at_s in asked
     ]
     return Trace("t", tuple(requests))
 
@@ -123,8 +127,8 @@ def test_an_opening_belongs_to_any_replica_that_the_router_would_still_prefer(
     plan = cell([1.0], len(loads))
     shape = compiled_shape(plan)
     made = new_cell(shape, plan.lengths, len(loads), len(loads), 2, 1, 0)
-    made.engines.views["tokens"][0] = loads
-    found = {chosen_replica(made, 0, prompt) for _ in range(200)}
+    made.engines.views["left"][0] = loads
+    found = {chosen_replica(made, 0, prompt, home) for home in range(len(loads))}
     assert found == {row for row, tokens in enumerate(loads) if tokens <= most_tokens(min(loads), prompt)}
 
 
@@ -134,11 +138,40 @@ def test_the_compiled_choice_of_a_replica_is_the_routers(loads: list[tuple[int, 
     plan = cell([1.0], len(loads))
     shape = compiled_shape(plan)
     made = new_cell(shape, plan.lengths, len(loads), len(loads), 2, 1, 0)
-    made.engines.views["tokens"][0] = [tokens for tokens, _ in loads]
+    made.engines.views["left"][0] = [tokens for tokens, _ in loads]
     made.engines.replicas["begun"] = [begun for _, begun in loads]
     chosen = choose([Candidate(f"r{at}", *each) for at, each in enumerate(loads)], None)
     assert chosen is not None
-    assert least_loaded(made.engines, 0, True) == int(chosen.name[1:])
+    assert least_loaded(made, 0) == int(chosen.name[1:])
+
+
+def test_what_is_left_on_a_replica_falls_as_answers_grow_as_the_router_counts_it() -> None:
+    play = _Play(cell([20.0, 20.0, 0.0, 0.0], 2, routers=1))
+    seen = 0
+    for period in range(4):
+        for number in range(1, 11):
+            now_s = 5.0 * period + 0.5 * number
+            advance(play._cell, play._shape, now_s, 20.0 if period < 2 else 0.0, period)
+            for row in (0, 1):
+                wanted = outstanding_tokens(play, row, now_s)
+                assert left_of(play._cell.engines, 0, row, now_s) == pytest.approx(
+                    sum(wanted), abs=16 * len(wanted)
+                )
+                seen += len(wanted)
+    assert seen > 100
+    assert (play._cell.engines.views["left"] == 0.0).all()
+
+
+def outstanding_tokens(play: _Play, row: int, now_s: float) -> list[int]:
+    """Of each request there, by the router's rule."""
+    engines = play._cell.engines
+    places, replica, told = engines.slots[row], engines.replicas[row], steps_told(engines, row, now_s)
+    behind = [places[places[at].behind] for at in range(replica.behind + replica.arrived)]
+    found = [int(each.prompt) + answer_tokens(each.output, each.output) for each in behind]
+    for at in range(replica.heap):
+        left, output = int(places[at].heap_step - told), int(places[places[at].heap_slot].output)
+        found.append(max(answer_tokens(output, output) - (output - left), LEAST_TOKENS))
+    return found
 
 
 @pytest.mark.parametrize("per_s", [6.0, 14.0])
@@ -156,6 +189,36 @@ def test_it_agrees_with_the_detailed_simulator(per_s: float) -> None:
         seen = detailed.tier(tier)
         assert played.percentile(0, tier, 0.5) == pytest.approx(seen.first_token_p50_s, rel=0.25)
         assert played.percentile(1, tier, 0.5) == pytest.approx(seen.inter_token_p50_s, rel=0.15)
+
+
+@pytest.mark.parametrize("cost", [StepCost(20.0, 5.0, 8.0), UNEVEN])
+def test_on_two_slow_replicas_requests_wait_as_in_the_detailed_simulator(cost: StepCost) -> None:
+    count, dice = 400, np.random.default_rng(3)
+    prompts = np.clip(dice.lognormal(2.9, 1.0, count), 2, 500).astype(int)
+    outputs = np.clip(dice.lognormal(3.5, 0.8, count), 2, 200).astype(int)
+    asked = sample(prompts, outputs, np.full(count, 1), dice.integers(0, 5, count), np.arange(count) / 1.6)
+    asked["home"] = dice.integers(0, 2, count)
+    homes = [int(each) for each in asked["home"]]
+    objectives = {Tier.STANDARD: Objective("m", Tier.STANDARD, 10.0, 0.32)}
+    engine = EngineShape(cost, 8, 256, 8192, depth=1)
+    scenario = Scenario(engine, 2, objectives=objectives, overhead_s=0.0, homes=homes)
+    detailed = simulate(traced(asked), scenario).requests
+    firsts = [each.first_token_s - each.at_s for each in detailed if each.first_token_s is not None]
+    plan = FleetPlan(
+        ReplicaShape(cost, 8, 256, 8192, depth=1),
+        objectives,
+        asked,
+        [1.6] * 60,
+        2,
+        routers=1,
+        overhead_s=0.0,
+        is_traced=True,
+    )
+    played = play_fleet(plan)
+    assert len(firsts) == count
+    for share in (0.5, 0.9):
+        found = played.percentile(0, Tier.STANDARD, share)
+        assert found == pytest.approx(np.percentile(firsts, 100 * share), rel=0.1)
 
 
 @pytest.mark.parametrize("seed", [2, 3])
