@@ -227,7 +227,8 @@ class SimulatedEngine:
         self._is_awaited = False
         chunks = self._plan(now_s)
         is_new = self._look_around()
-        if is_new and not chunks and not sum(batch.decoding):
+        if not chunks and not sum(batch.decoding) and (is_new or batch.members.waiting):
+            # As a real engine does: the plan before may have done nothing but take places back.
             chunks, is_new = self._plan(now_s), False
         decoding = sum(batch.decoding)
         if not decoding and not chunks:
