@@ -23,6 +23,7 @@ WORDS = [
     "",
     "six",
     "7",
+    "x1048576",
     "eight-nine",
     "ten.",
     "Änderung",
@@ -75,8 +76,9 @@ def test_tokens_are_those_of_the_whole_text_wherever_it_differs(edits: list[tupl
             ]
 
 
-def test_a_conversation_that_goes_on_is_tokenized_from_shortly_before_its_end() -> None:
-    remembered, text = texts(), "the quick fox jumps over the lazy dog " * 100
+@pytest.mark.parametrize("words", ["the quick fox jumps over the lazy dog ", "row17 v2 x1048576 a4 "])
+def test_a_conversation_that_goes_on_is_tokenized_from_shortly_before_its_end(words: str) -> None:
+    remembered, text = texts(), words * 100
     assert remembered.needed("ann", text) > len(text)
     for turn in range(5):
         text += f"and number {turn} is another turn of it "

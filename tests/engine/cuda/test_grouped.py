@@ -9,8 +9,9 @@ from torch.nn.functional import gelu, silu
 
 from python_backend.engine.cuda.experts import run_experts
 from python_backend.engine.cuda.fp8 import Fp8Linear
-from python_backend.engine.cuda.grouped import GroupedLinear, keep_grouped, make_grouped
+from python_backend.engine.cuda.grouped import GroupedLinear, keep_copies, keep_grouped, make_grouped
 from python_backend.engine.cuda.kernels.grouped import grouped_product, written_out
+from python_backend.engine.cuda.linear import Linear
 from python_backend.engine.cuda.weights import ExpertTensors
 from python_backend.engine.models.decoder import ExpertShape, Grouped, Numbers
 from tests.engine.cuda.cases import on_gpu
@@ -79,6 +80,22 @@ def test_a_product_is_that_of_the_numbers_that_levels_stand_for(
     assert near(found, rows @ weight.t() + bias)
     parts = grouped_product(rows.to(device), kept, in_parts=True)
     assert near(parts.sum(0), rows @ weight.t())
+
+
+def test_many_rows_are_multiplied_by_a_copy_if_there_is_room_for_those_of_all_matrices(device: str) -> None:
+    matrix = random_grouped(Numbers.INT4, 32, (40, 64), has_offsets=True)
+    grouped = [make_grouped(matrix, None, torch.device(device)) for _ in range(2)]
+    linears = [linear for linear in grouped if isinstance(linear, GroupedLinear)]
+    plain = Linear(torch.randn(8, 64).to(device))
+    assert not keep_copies([plain, *linears], torch.float32, 2 * 40 * 64 * 4 - 1)
+    assert keep_copies([plain, *linears], torch.float32, 2 * 40 * 64 * 4)
+    torch.manual_seed(0)
+    rows, hidden = torch.randn(130, 64), torch.zeros(130, 40)
+    expected = rows @ as_kept(matrix).t()
+    assert near(linears[0](rows.to(device)), expected)
+    delta = linears[1].onto(hidden.to(device), rows.to(device))
+    assert delta is not None
+    assert near(delta, expected)
 
 
 @pytest.mark.parametrize(
