@@ -189,7 +189,9 @@ class Engine:
             self._launch_time.launched(self._in_flight.has_run_dry)
         self._has_waited = False
         self._in_flight.collect(leave=self._executor.depth - 1 if plan.chunks else 0)
-        self._goes_on = not self._in_flight and self.can_step
+        here = self._scheduler.running or self._scheduler.waiting
+        # With guides nobody knows yet whether they are waited for.
+        self._goes_on = not self._in_flight and bool(here) and all(each.guide is None for each in here)
         if self._config.check_blocks:
             self.pool.check()
         return self._answers.told()
@@ -354,7 +356,7 @@ class Engine:
         began_ns = self._meter.over(plan, now_ns)
         if self._speculator is not None:
             self._speculator.took(plan, (now_ns - before_ns) / 1e6)
-        self._control.observe(plan, self._meter.last_ns / 1e6)
+        self._control.observe(plan, self._meter.last_whole_ns / 1e6)
         ended = []
         for chunk, result in zip(plan.chunks, results, strict=True):
             if chunk.sequence.finish_reason is not None:

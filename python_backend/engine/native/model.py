@@ -141,7 +141,7 @@ class NativeModel:
     def warm_up(self) -> None:
         """So that the first request does not wait for compiled code to be found and loaded.
 
-        Where there is AMX or `smmla`, it is used from the number of rows on where that takes less time here.
+        Sixteen rows at a time are multiplied from the number of rows on where that takes less time here.
         """
         self._run(self._same_rows(1), [])
         if self._dimensions.format != Format.FP32 and can_be_wide():

@@ -37,7 +37,8 @@ class StepMeter:
 
     def __init__(self, recalled: LearnedStepCost | None = None) -> None:
         self.busy_ns = 0
-        self.last_ns = 0  # of the last step
+        self.last_ns = 0  # of the last step, from its planning on
+        self.last_whole_ns = 0  # and with what was done before, where it follows another
         self.sized_steps, self.sized_ns = [0] * len(SIZES), [0] * len(SIZES)
         self.learned = recalled
         self._learner = StepLearner(recalled)
@@ -66,7 +67,8 @@ class StepMeter:
     def over(self, plan: StepPlan, now_ns: int) -> int:
         """Returns when the step began, as above."""
         began_ns = max(plan.begun_ns, self.over_ns)
-        self.last_ns = took_ns = now_ns - (self.over_ns if plan.follows else began_ns)
+        self.last_ns = now_ns - began_ns
+        self.last_whole_ns = took_ns = now_ns - (self.over_ns if plan.follows else began_ns)
         self.busy_ns += took_ns
         self.over_ns = now_ns
         self._steps += 1

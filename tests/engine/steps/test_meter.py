@@ -31,7 +31,7 @@ def test_a_step_that_follows_another_has_taken_all_the_time_since_that_was_over(
     following = a_step(23)
     following.follows = True
     assert meter.over(following, 33 * MS) == 23 * MS
-    assert (meter.last_ns, meter.busy_ns) == (13 * MS, 33 * MS)
+    assert (meter.last_ns, meter.last_whole_ns, meter.busy_ns) == (10 * MS, 13 * MS, 33 * MS)
 
 
 def test_steps_are_counted_by_their_tokens_with_how_long_they_took() -> None:
