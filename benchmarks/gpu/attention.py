@@ -148,7 +148,7 @@ def contexts(rows: int) -> Numbers:
     dice = np.random.default_rng(rows)
     prompts = np.clip(dice.lognormal(5.8, 0.9, rows), 8, 4000)
     answers = np.clip(dice.lognormal(4.8, 0.8, rows), 4, 800) * dice.uniform(0, 1, rows)
-    return (prompts + answers).astype(np.int32) + 1
+    return np.asarray(prompts + answers + 1, np.int32)
 
 
 def measure_decode(

@@ -198,7 +198,11 @@ class Rows:
 
     def now(self, matrix: GroupedArrays) -> torch.Tensor:
         linear = GroupedLinear(matrix)
-        return linear.onto(self._rows, self._rows) if self._name in INTO_RESIDUAL else linear(self._rows)
+        if self._name not in INTO_RESIDUAL:
+            return linear(self._rows)
+        found = linear.onto(self._rows, self._rows)
+        assert found is not None  # it has no copy, which might be added in place
+        return found
 
     def report(self) -> None:
         read = read_bytes(self._copies[0])

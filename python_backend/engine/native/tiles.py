@@ -119,11 +119,11 @@ def _by_vnni(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_
 # `times_wide` multiplies two tiles with sixteen rows, of bytes; the second tile's sums end `gap` bytes behind
 # those of the first. laid_out(kind, w, s, groups, buffer) is where it finds weights, if need be in the buffer
 # and with LAID_OUT_BYTES of a group at most. WIDE is what people call it.
-if HAS_AMX:
-    WIDE, LAID_OUT_BYTES, laid_out, times_wide = "AMX", GROUP_BYTES, _laid_out_for_amx, _by_amx
-elif HAS_SMMLA:
+if HAS_SMMLA:
     WIDE, LAID_OUT_BYTES = "smmla", laid_out_bytes(Format.INT4)
     laid_out, times_wide = _laid_out_for_smmla, _by_smmla
-else:
+elif HAS_WIDE_VNNI and not HAS_AMX:
     WIDE, LAID_OUT_BYTES = "AVX-512", bytes_side_by_side(Format.INT4)
     laid_out, times_wide = _laid_out_for_vnni, _by_vnni
+else:  # without AMX there is nothing to compile
+    WIDE, LAID_OUT_BYTES, laid_out, times_wide = "AMX", GROUP_BYTES, _laid_out_for_amx, _by_amx

@@ -13,9 +13,7 @@ from tests.engine.native.kernels import Floats, multiply, spread_nibbles
 from tests.engine.native.test_microkernel import random_floats
 
 BYTES = [Format.INT8, Format.INT4]
-is_wide = pytest.mark.skipif(
-    not can_be_wide(), reason="no AMX, no VNNI of 512 bits, no i8mm here"
-)
+is_wide = pytest.mark.skipif(not can_be_wide(), reason="no AMX, no VNNI of 512 bits, no i8mm here")
 
 
 def test_nibbles_are_spread_to_the_bytes_of_their_quads_sixteenfold() -> None:
