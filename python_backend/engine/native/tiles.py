@@ -23,14 +23,16 @@ from python_backend.engine.native.vectors import HAS_SMMLA, HAS_WIDE_VNNI
 from python_backend.engine.native.vnni import BLOCK_ROWS, make_block, make_side_by_side
 from python_backend.engine.native.vnni import laid_out_bytes as bytes_side_by_side
 
+# What lays two tiles out for a few rows, and multiplies these: `smmla`'s or AVX-512's.
+_lay_out, _few_rows = (make_lay_out, make_squares) if HAS_SMMLA else (make_side_by_side, make_block)
+_FEW_ROWS = SQUARE_ROWS if HAS_SMMLA else BLOCK_ROWS
+
 _fp32_one, _fp32_four = make_tile(Format.FP32, 1), make_tile(Format.FP32, ROWS)
 _int8_one, _int8_four = make_tile(Format.INT8, 1), make_tile(Format.INT8, ROWS)
 _int4_one, _int4_four = make_tile(Format.INT4, 1), make_tile(Format.INT4, ROWS)
 _int8_wide, _int4_wide = make_wide_tile(Format.INT8), make_wide_tile(Format.INT4)
-_int8_squares, _int4_squares = make_squares(Format.INT8), make_squares(Format.INT4)
-_lay_out_int8, _lay_out_int4 = make_lay_out(Format.INT8), make_lay_out(Format.INT4)
-_int8_block, _int4_block = make_block(Format.INT8), make_block(Format.INT4)
-_int8_side_by_side, _int4_side_by_side = make_side_by_side(Format.INT8), make_side_by_side(Format.INT4)
+_int8_few, _int4_few = _few_rows(Format.INT8), _few_rows(Format.INT4)
+_lay_out_int8, _lay_out_int4 = _lay_out(Format.INT8), _lay_out(Format.INT4)
 FP32, INT8, INT4 = np.int64(Format.FP32), np.int64(Format.INT8), np.int64(Format.INT4)
 TILE_BYTES = tuple(kind.bytes_per_group for kind in Format)
 TILE_SCALES = tuple(kind.scales_per_group for kind in Format)
@@ -69,7 +71,7 @@ def _laid_out_for_amx(kind, w, s, groups, buffer):
 
 
 @njit(**OPTIONS)
-def _laid_out_for_smmla(kind, w, s, groups, buffer):
+def _laid_out_anew(kind, w, s, groups, buffer):
     if kind == INT8:
         _lay_out_int8(w, s, groups, buffer)
     else:
@@ -86,44 +88,22 @@ def _by_amx(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_s
 
 
 @njit(**OPTIONS)
-def _by_smmla(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap):
-    for row in range(0, WIDE_ROWS, SQUARE_ROWS):
+def _by_few(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap):
+    for row in range(0, WIDE_ROWS, _FEW_ROWS):
         rows = a + row * a_step, a_step, sizes + row * g_step, totals + row * g_step, g_step
         sums = begin + row * begin_step, begin_step, out + row * out_step, out_step
         if kind == INT8:
-            _int8_squares(w, *rows, groups, *sums, gap)
+            _int8_few(w, *rows, groups, *sums, gap)
         else:
-            _int4_squares(w, *rows, groups, *sums, gap)
-
-
-@njit(**OPTIONS)
-def _laid_out_for_vnni(kind, w, s, groups, buffer):
-    if kind == INT8:
-        _int8_side_by_side(w, s, groups, buffer)
-    else:
-        _int4_side_by_side(w, s, groups, buffer)
-    return buffer
-
-
-@njit(**OPTIONS)
-def _by_vnni(kind, w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step, gap):
-    for row in range(0, WIDE_ROWS, BLOCK_ROWS):
-        rows = a + row * a_step, a_step, sizes + row * g_step, totals + row * g_step, g_step
-        sums = begin + row * begin_step, begin_step, out + row * out_step, out_step
-        if kind == INT8:
-            _int8_block(w, *rows, groups, *sums, gap)
-        else:
-            _int4_block(w, *rows, groups, *sums, gap)
+            _int4_few(w, *rows, groups, *sums, gap)
 
 
 # `times_wide` multiplies two tiles with sixteen rows, of bytes; the second tile's sums end `gap` bytes behind
 # those of the first. laid_out(kind, w, s, groups, buffer) is where it finds weights, if need be in the buffer
 # and with LAID_OUT_BYTES of a group at most. WIDE is what people call it.
-if HAS_SMMLA:
-    WIDE, LAID_OUT_BYTES = "smmla", laid_out_bytes(Format.INT4)
-    laid_out, times_wide = _laid_out_for_smmla, _by_smmla
-elif HAS_WIDE_VNNI and not HAS_AMX:
-    WIDE, LAID_OUT_BYTES = "AVX-512", bytes_side_by_side(Format.INT4)
-    laid_out, times_wide = _laid_out_for_vnni, _by_vnni
+if HAS_SMMLA or (HAS_WIDE_VNNI and not HAS_AMX):
+    WIDE = "smmla" if HAS_SMMLA else "AVX-512"
+    LAID_OUT_BYTES = (laid_out_bytes if HAS_SMMLA else bytes_side_by_side)(Format.INT4)
+    laid_out, times_wide = _laid_out_anew, _by_few
 else:  # without AMX there is nothing to compile
     WIDE, LAID_OUT_BYTES, laid_out, times_wide = "AMX", GROUP_BYTES, _laid_out_for_amx, _by_amx
