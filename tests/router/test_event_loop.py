@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import socket
 import threading
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
@@ -22,6 +25,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tests.router.kserve.running import RunningKserve, running_kserve
 from tests.router.running import EMBEDDER, MODEL, running_router
 
+T = TypeVar("T")
 # Of the loop's own CPU time in one turn: more than is meant, since two tests share a core's caches. These
 # inputs took 0.08 to 0.5 s.
 MOST_S = 0.06
@@ -132,6 +136,17 @@ async def watched() -> AsyncIterator[Turns]:
         watching.cancel()
 
 
+async def longest_turn(do: Callable[[], T], most_s: float = MOST_S) -> tuple[float, T]:
+    """In seconds, while another thread does it. What holds the loop up does so each time, a busy host (whose
+    time counts as this thread's) now and then: what took too long is done again, twice at most."""
+    found: list[float] = []
+    while len(found) < 3 and min(found, default=math.inf) > most_s:
+        async with watched() as turns:
+            done = await asyncio.to_thread(do)
+        found.append(turns.longest_s)
+    return min(found), done
+
+
 @pytest.fixture
 async def kserve() -> AsyncIterator[RunningKserve]:
     async with running_kserve() as running:
@@ -167,17 +182,16 @@ async def test_no_body_holds_up_the_event_loop(kserve: RunningKserve) -> None:
     found = {}
     for name, (path, body) in BODIES.items():
         assert len(body) <= 1 << 20, name
-        async with watched() as turns:
-            assert await asyncio.to_thread(post, base + path, body.encode()) in (200, 400, 413), name
-        found[name] = turns.longest_s
+        found[name], status = await longest_turn(partial(post, base + path, body.encode()))
+        assert status in (200, 400, 413), name
     assert {name: each_s for name, each_s in found.items() if each_s > MOST_S} == {}
 
 
 @pytest.mark.parametrize("name", BYTES)
 async def test_no_bytes_hold_up_the_event_loop(name: str) -> None:
-    async with running_router() as router, watched() as turns:
-        await asyncio.to_thread(pour, router.port, BYTES[name])
-        assert turns.longest_s < MOST_OF_BYTES_S
+    async with running_router() as router:
+        longest_s, _ = await longest_turn(partial(pour, router.port, BYTES[name]), MOST_OF_BYTES_S)
+        assert longest_s <= MOST_OF_BYTES_S
         assert (await router.http.get("/health/live")).status_code == 200
 
 
@@ -193,10 +207,9 @@ async def test_long_files_named_in_a_few_bytes_do_not_hold_up_the_event_loop() -
         file_id = await asyncio.to_thread(upload, router.url, "<user " * 60_000)
         parts = [{"type": "file", "file": {"file_id": file_id}}] * 20
         body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": parts}]})
-        async with watched() as turns:
-            status = await asyncio.to_thread(post, router.url + CHAT, body.encode())
+        longest_s, status = await longest_turn(partial(post, router.url + CHAT, body.encode()))
         assert status == 200
-        assert turns.longest_s < MOST_S
+        assert longest_s <= MOST_S
         assert router.pipeline.calls[0].prompt.count("<user ") == 20 * 60_000
 
 
@@ -216,14 +229,9 @@ async def test_long_histories_named_in_a_few_bytes_do_not_hold_up_the_event_loop
     async with running_router(checkpoint_dir=tmp_path) as router:
 
         async def watch(name: str, path: str, body: dict[str, object] | None = None) -> httpx.Response:
-            # What holds the loop up does so each time; a busy host does now and then. Nothing is added twice.
-            for _ in range(1 if name in ("make", "add", "answer") else 3):
-                async with watched() as turns:
-                    answer = await asyncio.to_thread(ask, router.url, path, body)
-                assert answer.status_code == 200, answer.text
-                if turns.longest_s <= MOST_S:
-                    break
-            found[name] = max(turns.longest_s, found.get(name, 0.0))
+            longest_s, answer = await longest_turn(partial(ask, router.url, path, body))
+            assert answer.status_code == 200, answer.text
+            found[name] = max(longest_s, found.get(name, 0.0))
             return answer
 
         made = ask_id(await watch("make", "/v1/conversations", {}))
@@ -248,12 +256,9 @@ async def test_the_metrics_of_many_tenants_do_not_hold_up_the_event_loop() -> No
     async with running_router() as router:
         for number in range(2_000):
             router.metrics.duration.labels(MODEL, "1", f"org-{number}").observe(0.1)
-        async with watched() as turns:
-            page = await asyncio.to_thread(
-                httpx.get, f"{router.url}/metrics", trust_env=False, verify=False, timeout=60
-            )
+        longest_s, page = await longest_turn(partial(ask, router.url, "/metrics"))
         assert page.text.count("inflight_request_seconds_count") == 2_000
-        assert turns.longest_s < MOST_S
+        assert longest_s <= MOST_S
 
 
 async def test_brackets_in_a_text_are_text(kserve: RunningKserve) -> None:
