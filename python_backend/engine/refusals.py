@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from python_backend.engine.request import GuideKind
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -72,11 +74,12 @@ def refuse_impossible(
         _refuse_guide(request.guide)
 
 
-def _refuse_strays(where: str, token_ids: Collection[int], vocabulary: int) -> None:
-    if not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocabulary):
-        return  # without a look at each: prompts are long, and all others wait meanwhile
-    stray = next(token_id for token_id in token_ids if not 0 <= token_id < vocabulary)
-    raise _invalid(f"{where} {stray}; allowed: 0 to {vocabulary - 1}")
+def _refuse_strays(where: str, token_ids: Sequence[int], vocabulary: int) -> None:
+    # At once, not one by one: prompts are long, and all others wait meanwhile.
+    ids = np.asarray(token_ids)
+    strays = ids[(ids < 0) | (ids >= vocabulary)]
+    if len(strays):
+        raise _invalid(f"{where} {strays[0]}; allowed: 0 to {vocabulary - 1}")
 
 
 def _refuse_many(name: str, count: int, of_what: str, most: int) -> None:
@@ -104,7 +107,7 @@ def _refuse_logits(request: GenerationRequest, vocabulary: int, max_sequence_tok
 
 
 def _refuse_bias(token_bias: dict[int, float], vocabulary: int) -> None:
-    _refuse_strays("embedding_bias holds token id", token_bias, vocabulary)
+    _refuse_strays("embedding_bias holds token id", list(token_bias), vocabulary)
     for token_id, bias in token_bias.items():
         if not math.isfinite(bias):
             raise _invalid(f"embedding_bias of token id {token_id} is {bias}; it must be a number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -106,7 +107,7 @@ class GenerationRequest:
     one: `context` is what that said of where it can be had.
     """
 
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     max_new_tokens: int
     end_id: int | None = None
     stop_sequences: tuple[tuple[int, ...], ...] = ()

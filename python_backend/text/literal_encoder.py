@@ -1,11 +1,15 @@
 """Encodes texts that name special tokens without meaning them, beside others that are meant."""
 
+from __future__ import annotations
+
 import json
 import re
 import secrets
+from array import array
 from collections.abc import Sequence
 from os.path import commonprefix
 
+import numpy as np
 import tokenizers
 
 from python_backend.text.remembered_texts import RememberedTexts, cuts_words_first
@@ -34,12 +38,16 @@ class LiteralEncoder:
         self.cuts_words_first = cuts_words_first(copied)
         self._texts = RememberedTexts(self._backend, self.cuts_words_first)
         # The copy has ids of its own for what is not in the vocabulary.
-        self._meant = {
-            self._backend.token_to_id(token["content"]): token["id"] for token in copied["added_tokens"]
-        }
+        own = self._backend.get_vocab()
+        self._meant = {own[token["content"]]: token["id"] for token in copied["added_tokens"]}
         # What stands for letters that the model does not know is no leak.
         unknown = copied["model"].get("unk_token"), copied["model"].get("unk_id")
         self._leaks = {at: text for at, text in texts.items() if text not in unknown and at not in unknown}
+        # By the copy's id: what is meant, or -1 where that has to be looked at.
+        last = max(*own.values(), *self._leaks)
+        self._known = np.arange(last + 1, dtype=np.int32)
+        self._known[list(self._leaks)] = -1
+        self._known[list(self._meant)] = list(self._meant.values())
         tokens = _longest_of(set(self._names)) if self._names else "(?!)"
         self._tokens, self._starts = re.compile(tokens), re.compile(f"(?s)(?={tokens}).")
         self._spellings: dict[int, list[int]] = {}
@@ -50,29 +58,29 @@ class LiteralEncoder:
 
     def encode_batch(
         self, texts: Sequence[str], mark: str, add_special_tokens: bool, whose: str | None = None
-    ) -> list[list[int]]:
+    ) -> list[array[int]]:
         """Where it is said whose they are, long ones are remembered for that tenant."""
         renamed = [
             self._tokens.sub(lambda found: self._names[found[0]], text).replace(mark, "") for text in texts
         ]
         if whose is None:
             encodings = self._backend.encode_batch_fast(renamed, add_special_tokens=add_special_tokens)
-            found = [encoding.ids for encoding in encodings]
+            found = [array("i", encoding.ids) for encoding in encodings]
         else:
             found = self._texts.encode_batch(renamed, [whose] * len(renamed), add_special_tokens)
         return [self._ids(ids) for ids in found]
 
-    def _ids(self, found: list[int]) -> list[int]:
-        if self._leaks.keys().isdisjoint(found):
-            meant = self._meant
-            return [meant.get(token_id, token_id) for token_id in found]
-        ids: list[int] = []
+    def _ids(self, found: array[int]) -> array[int]:
+        known = self._known[np.frombuffer(found, np.int32)] if found else None
+        if known is None or known.min() >= 0:
+            return found if known is None else array("i", known.tobytes())
+        ids = array("i")
         for token_id in found:
             if token_id in self._meant:
                 ids.append(self._meant[token_id])
             elif token_id in self._leaks:
                 # Some models find their special tokens in the vocabulary too.
-                ids += self._spelled(token_id)
+                ids.extend(self._spelled(token_id))
             else:
                 ids.append(token_id)
         return ids

@@ -66,17 +66,17 @@ class RememberedTexts:
 
     def encode_batch(
         self, texts: Sequence[str], whose: Sequence[str], add_special_tokens: bool
-    ) -> list[list[int]]:
+    ) -> list[array[int]]:
         """As the tokenizer encodes them; each text is somebody's."""
         is_long = [self._is_trusted and len(text) >= LEAST_CHARACTERS for text in texts]
         short = [text for text, long in zip(texts, is_long, strict=True) if not long]
         encodings = iter(self._backend.encode_batch_fast(short, add_special_tokens=add_special_tokens))
         return [
-            self._encode_long(owner, text, add_special_tokens) if long else next(encodings).ids
+            self._encode_long(owner, text, add_special_tokens) if long else array("i", next(encodings).ids)
             for text, owner, long in zip(texts, whose, is_long, strict=True)
         ]
 
-    def _encode_long(self, whose: str, text: str, add_special_tokens: bool) -> list[int]:
+    def _encode_long(self, whose: str, text: str, add_special_tokens: bool) -> array[int]:
         ending = self._endings[add_special_tokens]
         found = self._continued(whose, text, add_special_tokens)
         if found is None:
@@ -84,7 +84,7 @@ class RememberedTexts:
             ids = ids[: len(ids) - len(ending)]
             found = _Text(text, ids, self._places(text, ids, 0))
         self._remember((whose, add_special_tokens, text), found)
-        return (found.ids + ending).tolist()
+        return found.ids + ending
 
     def _encode(self, text: str, add_special_tokens: bool = False) -> array[int]:
         return array(

@@ -18,7 +18,7 @@ _HIGHEST_PRIORITY = 100
 
 
 def decode_generation(row: RowInputs, tier: Tier, cache_salt: str, max_sequences: int) -> GenerationRequest:
-    prompt_ids = row.integers("input_ids")
+    prompt_ids = row.token_ids("input_ids")
     if not prompt_ids:
         raise invalid("input_ids", "input_ids is missing or empty; a prompt has at least one token")
     length = row.integer("input_lengths", len(prompt_ids))

@@ -30,7 +30,7 @@ class _Job:
     inputs: dict[str, pb.Array]
     prompts: list[str]
     add_special_tokens: bool
-    prompt_ids: list[list[int]]
+    prompt_ids: Sequence[Sequence[int]]
     literal_mark: str
     whose: str
     request_id: str
@@ -185,7 +185,7 @@ def _parameter(parameters: Mapping[str, Any], name: str, default: Value, allowed
     return value
 
 
-def _given_ids(inputs: Mapping[str, pb.Array], rows: int) -> list[list[int]]:
+def _given_ids(inputs: Mapping[str, pb.Array], rows: int) -> Sequence[Sequence[int]]:
     """Prompts that come as ids, in place of their texts; none where there are texts to be tokenized."""
     given = inputs.get("PROMPT_IDS")
     if given is None or given.size == 0:
@@ -211,6 +211,9 @@ def _column(inputs: Mapping[str, pb.Array], name: str, default: int, rows: int) 
     return [[int(value)] for value in inputs[name].reshape(-1)]
 
 
-def _padded(id_rows: list[list[int]], pad_ids: list[list[int]]) -> list[list[int]]:
-    width = max(map(len, id_rows))
-    return [ids + pad_id * (width - len(ids)) for ids, pad_id in zip(id_rows, pad_ids, strict=True)]
+def _padded(id_rows: Sequence[Sequence[int]], pad_ids: list[list[int]]) -> pb.Array:
+    table = np.empty((len(id_rows), max(map(len, id_rows))), np.int32)
+    for row, ids, (pad_id,) in zip(table, id_rows, pad_ids, strict=True):
+        row[: len(ids)] = ids
+        row[len(ids) :] = pad_id
+    return table

@@ -29,7 +29,7 @@ class ResponseBuilder:
     ) -> None:
         row = call.rows[row_index]
         self._generation = row.generation
-        self._echoed_ids = row.generation.prompt_ids if row.echo_prompt else []
+        self._echoed_ids = list(row.generation.prompt_ids) if row.echo_prompt else []
         self._begins_with_prompt = row.begins_with_prompt
         self._mark = mark if call.feeds_postprocessing else None
         self._requested = requested_outputs
@@ -53,7 +53,7 @@ class ResponseBuilder:
         if not (self._begins_with_prompt or self._tells_prompt_ids):
             return None
         self._count_images(pending)
-        prompt_ids = self._generation.prompt_ids
+        prompt_ids = list(self._generation.prompt_ids)
         shown = prompt_ids if self._begins_with_prompt else []
         tensors = self._common_tensors(shown, is_last=False)
         if not shown:

@@ -175,7 +175,7 @@ class FakeExecutor:
             cells += self._cells[block * size : (block + 1) * size]
         skipped = first - first % size
         seen = cells[first - skipped : chunk.end - skipped]
-        return chunk.sequence.tokens[:first] + [-1 if token_id is None else token_id for token_id in seen]
+        return [*chunk.sequence.tokens[:first], *(-1 if token_id is None else token_id for token_id in seen)]
 
     def choose(self, chunk: Chunk, context: list[int]) -> int | None:
         sequence, known = chunk.sequence, chunk.end - len(chunk.drafts)
@@ -247,7 +247,7 @@ class FakeLaunched:
         sequence, request = chunk.sequence, chunk.sequence.request
         if sequence.finish_reason is None:
             known = chunk.end - len(chunk.drafts)
-            assert context[:known] == sequence.tokens[:known], "the cache holds other tokens"
+            assert context[:known] == sequence.tokens[:known].tolist(), "the cache holds other tokens"
         result = ChunkResult(token_id, error=self._executor.refusals.get(sequence.key))
         result.behind_drafts = [
             partial(self._behind, sequence, context[: chunk.end - left])
@@ -270,7 +270,7 @@ class FakeLaunched:
         return result
 
     def _behind(self, sequence: Sequence, context: list[int]) -> ChunkResult:
-        assert context == sequence.tokens, "a token behind a wrong draft is asked for"
+        assert context == sequence.tokens.tolist(), "a token behind a wrong draft is asked for"
         return ChunkResult(next_token(context, sequence.request.sampling.seed, sequence.index))
 
 

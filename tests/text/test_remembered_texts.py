@@ -53,7 +53,7 @@ class Noting(RememberedTexts):
     def needed(self, whose: str, text: str) -> int:
         before = self.characters
         found = self.encode_batch([text], [whose], True)
-        assert found == [self._backend.encode(text).ids]
+        assert [ids.tolist() for ids in found] == [self._backend.encode(text).ids]
         return self.characters - before
 
 
@@ -71,7 +71,8 @@ def test_tokens_are_those_of_the_whole_text_wherever_it_differs(edits: list[tupl
     for part, words in edits:
         text = text[: int(part * len(text))] + " ".join(words) + text[int(part * len(text)) + 1 :]
         for flag in (True, False):
-            assert remembered.encode_batch([text, "one"], ["ann", "ann"], flag) == [
+            found = remembered.encode_batch([text, "one"], ["ann", "ann"], flag)
+            assert [ids.tolist() for ids in found] == [
                 remembered._backend.encode(each, add_special_tokens=flag).ids for each in (text, "one")
             ]
 

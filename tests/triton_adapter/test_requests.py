@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +60,7 @@ def generation(**values: Any) -> GenerationRequest:
 
 def test_a_minimal_request_is_greedy() -> None:
     (row,) = decode().rows
-    assert row.generation == GenerationRequest([5, 6, 7], 4, end_id=-1, takes_any_ids=True)
+    assert row.generation == GenerationRequest(array("i", [5, 6, 7]), 4, end_id=-1, takes_any_ids=True)
     assert row.generation.sampling.is_greedy
     assert not row.streaming
     assert row.echo_prompt
@@ -72,7 +73,7 @@ def test_a_least_share_and_stop_tokens_are_part_of_the_request() -> None:
 
 
 def test_padding_is_cut_at_input_lengths() -> None:
-    assert generation(input_ids=[[5, 6, 0, 0]], input_lengths=[2]).prompt_ids == [5, 6]
+    assert generation(input_ids=[[5, 6, 0, 0]], input_lengths=[2]).prompt_ids == array("i", [5, 6])
 
 
 def test_streams_never_echo_the_prompt() -> None:
@@ -266,7 +267,7 @@ def test_each_row_of_a_batch_has_its_own_values() -> None:
         guided_decoding_guide_type=[[b""], [b"json"]],
         decoder_input_ids=[[0], [0]],
     ).rows
-    assert [row.generation.prompt_ids for row in (first, second)] == [[5, 6, 7], [8, 9]]
+    assert [list(row.generation.prompt_ids) for row in (first, second)] == [[5, 6, 7], [8, 9]]
     assert [row.generation.max_new_tokens for row in (first, second)] == [4, 5]
     assert [row.generation.sampling.temperature for row in (first, second)] == [0.5, 1.0]
     assert [row.streaming for row in (first, second)] == [True, False]
@@ -326,7 +327,7 @@ def of_part(part: Part, **values: Any) -> GenerationRequest:
 
 def test_a_prompt_computed_for_another_engine_has_one_token_that_nobody_sees() -> None:
     asked = of_part(Part.CONTEXT, request_output_len=[40], end_id=[2], temperature=[0.5], seed=[7])
-    assert asked == GenerationRequest([5, 6, 7], 1, takes_any_ids=True, part=Part.CONTEXT)
+    assert asked == GenerationRequest(array("i", [5, 6, 7]), 1, takes_any_ids=True, part=Part.CONTEXT)
 
 
 def test_an_answer_to_a_prompt_computed_elsewhere_carries_where_it_can_be_had() -> None:

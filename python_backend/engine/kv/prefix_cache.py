@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,7 +23,9 @@ from python_backend.engine.request import Retention
 if TYPE_CHECKING:
     from python_backend.engine.request import GenerationRequest
 
-_HASH_BYTES = 16
+_HASH_BYTES, _TOKEN_BYTES = 16, 4
+# Hashes of so many pages of so many blocks are remembered: some 15 MB of them.
+_PAGE_BLOCKS, _MOST_PAGES = 64, 4096
 _NS_PER_MS = 1_000_000
 # What requests may keep at the cost of everybody's cache: for so long, and so much of it in all.
 LONGEST_KEEP_MS = 600_000
@@ -46,29 +49,63 @@ def first_hashes(request: GenerationRequest, adapter: bytes = b"") -> list[bytes
     return [blake2b(root + adapter, digest_size=_HASH_BYTES, person=b"adapter").digest()]
 
 
-def extend_hashes(
-    hashes: list[bytes],
-    token_ids: list[int],
-    tokens_per_block: int,
-    shared_blocks: int | None = None,
-    salt: str = "",
-) -> None:
-    """Hashes the full blocks that are new; `hashes` begins with a root, entry i + 1 stands for block i.
+class Chains:
+    """The hashes of full blocks, each of its tokens and its parent's hash.
 
-    Behind `shared_blocks`, where there are any, the chain goes on as the salt's own.
+    A long prompt comes back with every turn of a conversation. Its blocks are hashed by pages of many, and
+    what a page's blocks have come to is remembered under a hash of the whole page and its parent.
     """
-    known = len(hashes) - 1
-    full = len(token_ids) // tokens_per_block
-    if known == full:
-        return
-    data = array("i", token_ids[known * tokens_per_block : full * tokens_per_block])
-    content, block_bytes = data.tobytes(), data.itemsize * tokens_per_block
-    for start in range(0, len(content), block_bytes):
-        block = content[start : start + block_bytes]
-        parent = hashes[-1]
-        if len(hashes) - 1 == shared_blocks:
-            parent += root_hash(salt)
-        hashes.append(blake2b(parent + block, digest_size=_HASH_BYTES).digest())
+
+    def __init__(self, tokens_per_block: int) -> None:
+        self._size = tokens_per_block
+        self._pages: OrderedDict[bytes, list[bytes]] = OrderedDict()
+
+    def extend(
+        self, hashes: list[bytes], token_ids: array[int], shared_blocks: int | None = None, salt: str = ""
+    ) -> None:
+        """Hashes what is new; `hashes` begins with a root, entry i + 1 stands for block i.
+
+        Behind `shared_blocks`, where there are any, the chain goes on as the salt's own.
+        """
+        known, full = len(hashes) - 1, len(token_ids) // self._size
+        if known == full:
+            return
+        if shared_blocks is not None and known <= shared_blocks < full:
+            self._extend(hashes, token_ids[known * self._size : shared_blocks * self._size])
+            first = (shared_blocks + 1) * self._size
+            salted = hashes[-1] + root_hash(salt)
+            hashes.append(_hash(salted + token_ids[first - self._size : first].tobytes()))
+            known = shared_blocks + 1
+        self._extend(hashes, token_ids[known * self._size : full * self._size])
+
+    def _extend(self, hashes: list[bytes], token_ids: array[int]) -> None:
+        content, page_bytes = token_ids.tobytes(), _PAGE_BLOCKS * self._size * _TOKEN_BYTES
+        for begin in range(0, len(content), page_bytes):
+            page = content[begin : begin + page_bytes]
+            hashed = self._page if len(page) == page_bytes else self._hashed
+            hashes += hashed(hashes[-1], page)
+
+    def _page(self, parent: bytes, page: bytes) -> list[bytes]:
+        name = _hash(parent + page, b"page")
+        found = self._pages.get(name)
+        if found is None:
+            found = self._pages[name] = self._hashed(parent, page)
+            if len(self._pages) > _MOST_PAGES:
+                self._pages.popitem(last=False)
+        else:
+            self._pages.move_to_end(name)
+        return found
+
+    def _hashed(self, parent: bytes, content: bytes) -> list[bytes]:
+        found, block_bytes = [], self._size * _TOKEN_BYTES
+        for begin in range(0, len(content), block_bytes):
+            parent = _hash(parent + content[begin : begin + block_bytes])
+            found.append(parent)
+        return found
+
+
+def _hash(content: bytes, person: bytes = b"") -> bytes:
+    return blake2b(content, digest_size=_HASH_BYTES, person=person).digest()
 
 
 @dataclass(frozen=True, slots=True)

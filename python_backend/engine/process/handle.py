@@ -92,7 +92,7 @@ class EngineProcess:
         raise InflightError.from_text(reason)
 
     def submit(self, key: int, request: GenerationRequest, arrival_ns: int) -> None:
-        self._send(Submit(key, request, arrival_ns))
+        self._send(Submit.of(key, request, arrival_ns))
 
     def cancel(self, key: int) -> None:
         self._send(Cancel(key))

@@ -109,7 +109,7 @@ class StepLoop:
 
     def _refuse(self, command: Submit, error: InflightError) -> None:
         """Each of the sequences that were asked for ends, for that is how many the owner waits for."""
-        for index in range(max(1, min(command.request.num_return_sequences, _MOST_REFUSALS))):
+        for index in range(max(1, min(command.rest.num_return_sequences, _MOST_REFUSALS))):
             self._refused.append(SequenceEvent(command.key, [], error=error.to_text(), sequence_index=index))
 
     def _step(self) -> list[SequenceEvent]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -19,11 +21,24 @@ class Start(msgspec.Struct, tag=True, frozen=True):
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True):
-    """`arrival_ns` is the system's monotonic clock, which all processes of a machine share."""
+    """`arrival_ns` is the system's monotonic clock, which all processes of a machine share.
+
+    The prompt's ids travel as numbers of 32 bits beside the `rest` of the request: a hundred thousand of them
+    would take milliseconds to be read one by one, for which all others wait.
+    """
 
     key: int
-    request: GenerationRequest
+    rest: GenerationRequest
     arrival_ns: int
+    prompt: bytes
+
+    @classmethod
+    def of(cls, key: int, request: GenerationRequest, arrival_ns: int) -> Submit:
+        return cls(key, replace(request, prompt_ids=()), arrival_ns, array("i", request.prompt_ids).tobytes())
+
+    @property
+    def request(self) -> GenerationRequest:
+        return replace(self.rest, prompt_ids=array("i", self.prompt))
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
@@ -76,12 +91,20 @@ _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 
+def pack(message: Command | Report) -> bytes:
+    return _encoder.encode(message)
+
+
+def unpack_command(frame: bytes) -> Command:
+    return _commands.decode(frame)
+
+
 def send(connection: Connection, message: Command | Report) -> None:
-    connection.send_bytes(_encoder.encode(message))
+    connection.send_bytes(pack(message))
 
 
 def receive_command(connection: Connection) -> Command:
-    return _commands.decode(connection.recv_bytes())
+    return unpack_command(connection.recv_bytes())
 
 
 def receive_report(connection: Connection) -> Report:

@@ -103,7 +103,7 @@ def nothing_left(sequence: Sequence) -> Choice:
     return Choice(error=InflightError(ErrorKind.INVALID_REQUEST, text))
 
 
-def current_top_p(sampling: SamplingParams, tokens: list[int], generated_tokens: int) -> float:
+def current_top_p(sampling: SamplingParams, tokens: Row[int], generated_tokens: int) -> float:
     """`top_p` after decaying once for each token of the answer since the last reset; 1 where it is unset."""
     start, decay, least = sampling.top_p, sampling.top_p_decay, max(sampling.top_p_min, _LEAST_TOP_P)
     if start <= 0:

@@ -40,7 +40,7 @@ class Chunk:
     def token_ids(self) -> list[int]:
         if self.drafts:
             return [self.sequence.tokens[self.start], *self.drafts]
-        return self.sequence.tokens[self.start : self.end]
+        return self.sequence.tokens[self.start : self.end].tolist()
 
     @property
     def awaits_token(self) -> bool:

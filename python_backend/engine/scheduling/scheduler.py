@@ -37,7 +37,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from python_backend.engine.kv.blocks import NOTHING
-from python_backend.engine.kv.prefix_cache import extend_hashes, keep_of
+from python_backend.engine.kv.prefix_cache import Chains, keep_of
 from python_backend.wire.tiers import Tier
 
 from .batch import Batch
@@ -72,6 +72,7 @@ class Scheduler:
         self._pool = pool
         self._rule = rule
         self._reuses_blocks = reuses_blocks
+        self._chains = Chains(pool.tokens_per_block)
         self.configure(max_batch_size, max_step_tokens)
 
     @property
@@ -373,7 +374,7 @@ class Scheduler:
     def _extend_hashes(self, sequence: Sequence) -> None:
         request, size = sequence.request, self._pool.tokens_per_block
         shared_blocks = request.shared_tokens // size if request.shared_tokens else None
-        extend_hashes(sequence.hashes, sequence.tokens, size, shared_blocks, request.cache_salt)
+        self._chains.extend(sequence.hashes, sequence.tokens, shared_blocks, request.cache_salt)
 
     def _keep(self, sequence: Sequence, index: int) -> None:
         if (keep := keep_of(sequence.request, index * self._pool.tokens_per_block)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from python_backend.engine.kv.prefix_cache import first_hashes
@@ -96,7 +97,7 @@ class Sequence:
         self.request = request
         self.leader = leader
         self.max_new_tokens = max_new_tokens
-        self.tokens = list(request.prompt_ids)
+        self.tokens = array("i", request.prompt_ids)
         self.prompt_tokens = len(self.tokens)
         self.most_tokens = self.prompt_tokens + max_new_tokens
         self.image_tokens = 0  # beside those of the prompt, where its images were read
@@ -162,7 +163,7 @@ class Sequence:
 
     @property
     def generated_ids(self) -> list[int]:
-        return self.tokens[self.prompt_tokens :]
+        return self.tokens[self.prompt_tokens :].tolist()
 
     @property
     def most_cached_tokens(self) -> int:

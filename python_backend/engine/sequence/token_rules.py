@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -28,10 +28,11 @@ class WordIndex:
             if word:
                 self._by_last[word[-1]].append(list(word))
 
-    def at_end_of(self, tokens: list[int], within: int) -> bool:
+    def at_end_of(self, tokens: Sequence[int], within: int) -> bool:
         """Whether the last of `tokens` are one of the words; only the last `within` count."""
         return any(
-            len(word) <= within and tokens[-len(word) :] == word for word in self._by_last.get(tokens[-1], ())
+            len(word) <= within and list(tokens[-len(word) :]) == word
+            for word in self._by_last.get(tokens[-1], ())
         )
 
 
@@ -53,17 +54,17 @@ class TokenRules:
             if len(word) > 1:
                 self._begun[word[-2]].append(list(word))
 
-    def completing(self, tokens: list[int]) -> list[int]:
+    def completing(self, tokens: Sequence[int]) -> list[int]:
         """Tokens that would complete a bad word of several tokens."""
         return [
             word[-1]
             for word in self._begun.get(tokens[-1], ())
-            if len(word) <= len(tokens) + 1 and tokens[1 - len(word) :] == word[:-1]
+            if len(word) <= len(tokens) + 1 and list(tokens[1 - len(word) :]) == word[:-1]
         ]
 
 
 class TokenCounts:
-    """How often each token came, from a first position on; follows a list that only grows."""
+    """How often each token came, from a first position on; follows tokens that only grow."""
 
     def __init__(self, start: int) -> None:
         self._followed = start
@@ -71,7 +72,7 @@ class TokenCounts:
         self._ids = np.zeros(64, np.int64)
         self._counts = np.zeros(64, np.int64)
 
-    def follow(self, tokens: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def follow(self, tokens: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The tokens that came, each once, and their counts."""
         for token_id in tokens[self._followed :]:
             place = self._place_of.setdefault(token_id, len(self._place_of))

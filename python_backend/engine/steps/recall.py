@@ -6,6 +6,7 @@ Code that is edited, documents that are quoted and answers that resemble earlier
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 # So many tokens in a row make a place worth a look; of its like the latest are kept.
 _WORD = 3
@@ -22,19 +23,19 @@ _Word = tuple[int, int, int]
 
 
 class Trail:
-    """Tokens in their order, with every word's latest places; follows a list that only grows."""
+    """Tokens in their order, with every word's latest places; follows tokens that only grow."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self._ends: dict[_Word, list[int]] = {}
         self._indexed = _WORD  # words that end before it are known
 
-    def follow(self, tokens: list[int], first: int = 0) -> None:
+    def follow(self, tokens: Sequence[int], first: int = 0) -> None:
         """From the `first` on; a long prompt is read in parts, for all others wait meanwhile."""
         begin = first + len(self.tokens)
         self.extend(tokens[begin : begin + _AT_ONCE])
 
-    def extend(self, tokens: list[int]) -> None:
+    def extend(self, tokens: Iterable[int]) -> None:
         self.tokens += tokens
         known, places = self.tokens, self._ends
         # Not the last word: whoever asks what follows it must find another place.

@@ -149,7 +149,7 @@ class Speculator:
         if record is None:
             record = self._records[sequence] = _Record()
         record.trail.follow(sequence.tokens, max(0, sequence.prompt_tokens - REMEMBERED))
-        last = sequence.tokens[-32:]
+        last = sequence.tokens[-32:].tolist()
         tokens, length = record.trail.after(last, _MOST_TOKENS)
         if length < 8:
             others, other_length = self._earlier.after(_whose(sequence), last, _MOST_TOKENS)

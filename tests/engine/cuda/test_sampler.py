@@ -48,7 +48,7 @@ class MaskGuide(FakeGuide):
 
 def sequence_of(request: GenerationRequest, generated: Row[int] = (), index: int = 0) -> Sequence:
     sequence = Sequence(0, 0, request, 1000, index=index)
-    sequence.tokens += generated
+    sequence.tokens.extend(generated)
     return sequence
 
 
@@ -217,7 +217,7 @@ def test_a_preempted_sequence_continues_with_its_counts_in_another_slot(device: 
     sequence = sequence_of(request)
     for slot in (0, 1, 0, 2):
         machine.begin(sequence, slot)
-        sequence.tokens += machine.step(logits, [sequence]).tokens.tolist()
+        sequence.tokens.extend(machine.step(logits, [sequence]).tokens.tolist())
     assert sequence.generated_ids == np.argsort(-logits[0])[:4].tolist()
 
 

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from array import array
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from python_backend.engine.kv import prefix_cache
 from python_backend.engine.kv.prefix_cache import (
+    Chains,
     EvictionOrder,
     Keep,
     PrefixCache,
-    extend_hashes,
     keep_of,
     root_hash,
 )
@@ -16,7 +20,7 @@ from python_backend.engine.request import GenerationRequest, Retention, Retentio
 
 def hashes_of(token_ids: list[int], salt: str = "") -> list[bytes]:
     hashes = [root_hash(salt)]
-    extend_hashes(hashes, token_ids, 2)
+    Chains(2).extend(hashes, array("i", token_ids))
     return hashes[1:]
 
 
@@ -33,8 +37,34 @@ def test_a_hash_stands_for_all_tokens_up_to_it() -> None:
 def test_hashes_can_be_computed_incrementally() -> None:
     hashes = [root_hash("")]
     for count in range(1, 10):
-        extend_hashes(hashes, list(range(count)), 2)
+        Chains(2).extend(hashes, array("i", range(count)))
     assert hashes[1:] == hashes_of(list(range(9)))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 700), st.integers(0, 3)), min_size=1, max_size=5),
+    st.none() | st.integers(0, 200),
+)
+def test_what_is_remembered_of_long_prompts_changes_no_hash(
+    turns: list[tuple[int, int]], shared_blocks: int | None
+) -> None:
+    chains = Chains(2)
+    for kept, changed in turns:
+        token_ids = array("i", [*range(kept), *[changed] * (700 - kept)])
+        fresh, remembered = [root_hash("")], [root_hash("")]
+        for end in range(0, 701, 2) if shared_blocks is None else [700]:
+            Chains(2).extend(fresh, token_ids[:end], shared_blocks, "salt")
+        chains.extend(remembered, token_ids, shared_blocks, "salt")
+        assert remembered == fresh
+        assert len(remembered) == 351
+
+
+def test_what_is_remembered_of_long_prompts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "_MOST_PAGES", 3)
+    chains = Chains(2)
+    for first in range(10):
+        chains.extend([root_hash("")], array("i", range(first, first + 500)))
+    assert len(chains._pages) == 3
 
 
 def test_different_salts_have_no_hash_in_common() -> None:

@@ -59,7 +59,7 @@ class Case:
         assert len(ids) == sum(request.num_return_sequences for request in requests)
         for name, answer in ids.items():
             prompt = requests[name[0]].prompt_ids
-            alone = self._judge.all_logits(prompt + answer[:-1])[len(prompt) - 1 :]
+            alone = self._judge.all_logits([*prompt, *answer[:-1]])[len(prompt) - 1 :]
             found = np.frombuffer(logits[name], np.float32).reshape(alone.shape)
             assert_same_bits(found, alone)
         assert engine.gauges().used_blocks == 0

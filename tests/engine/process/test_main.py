@@ -164,7 +164,7 @@ def running_loop(is_preparing: bool = False) -> Iterator[RunningLoop]:
 
 
 def submission(key: int, max_new_tokens: int = 5, sequences: int = 1) -> Submit:
-    return Submit(key, GenerationRequest([1], max_new_tokens, num_return_sequences=sequences), 1234)
+    return Submit.of(key, GenerationRequest([1], max_new_tokens, num_return_sequences=sequences), 1234)
 
 
 def test_a_request_comes_with_the_time_it_arrived() -> None:

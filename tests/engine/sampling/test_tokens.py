@@ -21,7 +21,7 @@ GREEDY = SamplingParams()
 
 def sequence_for(request: GenerationRequest, generated: tuple[int, ...] = (), index: int = 0) -> Sequence:
     sequence = Sequence(0, 0, request, 100, index=index)
-    sequence.tokens += generated
+    sequence.tokens.extend(generated)
     return sequence
 
 

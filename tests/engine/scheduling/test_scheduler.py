@@ -161,7 +161,7 @@ def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_is_recompute
     plan = world.scheduler.schedule()
     assert [chunk.sequence for chunk in plan.chunks] == [old]
     assert plan.preempted == [young]
-    assert (young.computed_tokens, young.tokens, len(young.table.blocks)) == (0, [1, 1, 1, 0, 0], 0)
+    assert (young.computed_tokens, young.tokens.tolist(), len(young.table.blocks)) == (0, [1, 1, 1, 0, 0], 0)
     assert world.scheduler.waiting[0] is young
 
 

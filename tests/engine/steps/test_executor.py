@@ -47,7 +47,7 @@ def scores_after(token_id: int) -> NDArray[np.float32]:
 def chunk(start: int, count: int, prompt: int = 10, generated: int = 0, **request: Any) -> Chunk:
     """Of a sequence whose tokens are 0, 1, 2, ..."""
     sequence = Sequence(0, 0, GenerationRequest(list(range(prompt)), 30, **request), 30)
-    sequence.tokens += range(prompt, prompt + generated)
+    sequence.tokens.extend(range(prompt, prompt + generated))
     sequence.computed_tokens = start
     return Chunk(sequence, start, count, yields_token=start + count == prompt + generated)
 

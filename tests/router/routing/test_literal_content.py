@@ -161,7 +161,7 @@ def _ids(family: str, said: str) -> list[int]:
     prompt, marked = unmarked(_template(family).render(_conversation(said), _tools(said)))
     if marked is None:
         return _backend(family).encode(prompt, add_special_tokens=False).ids
-    return _literal(family).encode_batch([marked], LITERAL_MARK, add_special_tokens=False)[0]
+    return _literal(family).encode_batch([marked], LITERAL_MARK, add_special_tokens=False)[0].tolist()
 
 
 def _control_ids(family: str, ids: list[int]) -> list[int]:
@@ -195,7 +195,7 @@ def test_ordinary_text_goes_the_ordinary_way_and_the_careful_one_would_give_the_
     assert not any(LITERAL_MARK in prompt for prompt in rendered)
     ordinary = _backend(family).encode_batch(rendered, add_special_tokens=False)
     careful = _literal(family).encode_batch(rendered, "no mark", add_special_tokens=False)
-    assert careful == [encoding.ids for encoding in ordinary]
+    assert [ids.tolist() for ids in careful] == [encoding.ids for encoding in ordinary]
 
 
 def test_a_model_that_has_its_special_tokens_in_its_vocabulary_spells_them() -> None:

@@ -126,10 +126,10 @@ class LLM:
     # -- the thread that computes ---------------------------------------------------------------------
 
     def _add(self, engine: Engine, result: RequestOutput, request: GenerationRequest) -> None:
-        if request.prompt_ids == DEADLY_PROMPT:
+        if list(request.prompt_ids) == DEADLY_PROMPT:
             self._is_shut_down = True
             return
-        if request.prompt_ids == FATAL_PROMPT:
+        if list(request.prompt_ids) == FATAL_PROMPT:
             for each in self._results.values():
                 each.tell(RequestError("CUDA error: an illegal memory access was encountered"))
             return
