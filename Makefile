@@ -6,7 +6,7 @@ ARGS ?=
 PYTHON_VERSION ?= 3.12
 
 SHELL := bash -o pipefail
-QUIETER := sed -u -E '/^(Requirement already satisfied|Looking in)/d'
+QUIETER := sed -u -E '/^(Ignoring |Requirement already satisfied|Looking in)/d; s/^(Installing collected packages|Successfully installed).*/\1/'
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
