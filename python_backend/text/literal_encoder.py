@@ -44,8 +44,7 @@ class LiteralEncoder:
         unknown = copied["model"].get("unk_token"), copied["model"].get("unk_id")
         self._leaks = {at: text for at, text in texts.items() if text not in unknown and at not in unknown}
         # By the copy's id: what is meant, or -1 where that has to be looked at.
-        last = max(*own.values(), *self._leaks)
-        self._known = np.arange(last + 1, dtype=np.int32)
+        self._known = np.arange(1 + max([*own.values(), *self._leaks]), dtype=np.int32)
         self._known[list(self._leaks)] = -1
         self._known[list(self._meant)] = list(self._meant.values())
         tokens = _longest_of(set(self._names)) if self._names else "(?!)"
@@ -71,9 +70,11 @@ class LiteralEncoder:
         return [self._ids(ids) for ids in found]
 
     def _ids(self, found: array[int]) -> array[int]:
-        known = self._known[np.frombuffer(found, np.int32)] if found else None
-        if known is None or known.min() >= 0:
-            return found if known is None else array("i", known.tobytes())
+        if not found:
+            return found
+        known = self._known[np.frombuffer(found, np.int32)]
+        if known.min() >= 0:
+            return array("i", known.tobytes())
         ids = array("i")
         for token_id in found:
             if token_id in self._meant:

@@ -33,20 +33,22 @@ MOST_KEPT = 0.5
 _SLACK = 64
 
 
+def _hash(content: bytes, person: bytes = b"") -> bytes:
+    return blake2b(content, digest_size=_HASH_BYTES, person=person).digest()
+
+
 def root_hash(salt: str) -> bytes:
-    return blake2b(salt.encode(), digest_size=_HASH_BYTES, person=b"root").digest()
+    return _hash(salt.encode(), b"root")
 
 
 # Of the chains that everybody shares; no salt has the same root.
-SHARED_ROOT = blake2b(digest_size=_HASH_BYTES, person=b"shared").digest()
+SHARED_ROOT = _hash(b"", b"shared")
 
 
 def first_hashes(request: GenerationRequest, adapter: bytes = b"") -> list[bytes]:
     """The root of its chain; what an adapter has had a part in is found by nobody without that adapter."""
     root = SHARED_ROOT if request.shared_tokens else root_hash(request.cache_salt)
-    if not adapter:
-        return [root]
-    return [blake2b(root + adapter, digest_size=_HASH_BYTES, person=b"adapter").digest()]
+    return [_hash(root + adapter, b"adapter") if adapter else root]
 
 
 class Chains:
@@ -102,10 +104,6 @@ class Chains:
             parent = _hash(parent + content[begin : begin + block_bytes])
             found.append(parent)
         return found
-
-
-def _hash(content: bytes, person: bytes = b"") -> bytes:
-    return blake2b(content, digest_size=_HASH_BYTES, person=person).digest()
 
 
 @dataclass(frozen=True, slots=True)
