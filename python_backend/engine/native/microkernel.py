@@ -45,7 +45,9 @@ from python_backend.engine.native.vectors import (
 GROUP = 32
 # Output channels of a tile: one vector, or two of four.
 CHANNELS = 8
-ROWS = 4
+# Rows of a tile; what is left of more is multiplied in halves.
+ROWS = (1, 2, 4)
+MOST_ROWS = ROWS[-1]
 LARGEST_HALF = 65504.0
 
 

@@ -15,7 +15,7 @@ from python_backend.engine.native.arithmetic import (
     float_of_bits,
     quantize,
 )
-from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, MOST_ROWS
 from python_backend.engine.native.tables import Inputs
 from python_backend.engine.native.threads import take_number
 from python_backend.engine.native.tiles import (
@@ -61,11 +61,13 @@ def _addresses(kind, matrix, tile, inputs, row):
 
 @njit(**OPTIONS)
 def _times_rows(kind, matrix, tile, inputs, first_row, rows, begin, begin_step, out, out_step):
-    """`rows` rows from `first_row` on times one tile, four at a time."""
+    """`rows` rows from `first_row` on times one tile, four at a time, and what is left two and one."""
     w, s, a, a_step, sizes, totals, g_step, groups = _addresses(kind, matrix, tile, inputs, first_row)
     row = 0
     while row < rows:
-        size = ROWS if row + ROWS <= rows else 1
+        size = MOST_ROWS
+        while size > rows - row:
+            size //= 2
         times_tile(
             kind,
             size,
@@ -188,7 +190,7 @@ def mlp_inner(
     bias_at, nothing = np.int64(matrix.bias.ctypes.data), np.int64(buffer.ctypes.data)
     gates_ups, laid_out_at = nothing + _WIDTH * 4, nothing + _LAID_OUT_AT * 4
     is_wide = kind != FP32 and rows >= wide_from
-    most = _INNER_ROWS if is_wide else ROWS
+    most = _INNER_ROWS if is_wide else MOST_ROWS
     for i in range(_WIDTH):
         buffer[i] = np.float32(0.0)
     while True:

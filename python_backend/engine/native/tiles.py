@@ -1,4 +1,4 @@
-"""Tiles of packed weights times one or four rows, or two of them times sixteen, in any format.
+"""Tiles of packed weights times one, two or four rows, or two of them times sixteen, in any format.
 
 Sixteen rows are multiplied by AMX, by AVX-512's VNNI or, on Arm, by `smmla`; nobody may ask for it elsewhere.
 """
@@ -27,9 +27,9 @@ from python_backend.engine.native.vnni import laid_out_bytes as bytes_side_by_si
 _lay_out, _few_rows = (make_lay_out, make_squares) if HAS_SMMLA else (make_side_by_side, make_block)
 _FEW_ROWS = SQUARE_ROWS if HAS_SMMLA else BLOCK_ROWS
 
-_fp32_one, _fp32_four = make_tile(Format.FP32, 1), make_tile(Format.FP32, ROWS)
-_int8_one, _int8_four = make_tile(Format.INT8, 1), make_tile(Format.INT8, ROWS)
-_int4_one, _int4_four = make_tile(Format.INT4, 1), make_tile(Format.INT4, ROWS)
+_fp32_one, _fp32_two, _fp32_four = (make_tile(Format.FP32, rows) for rows in ROWS)
+_int8_one, _int8_two, _int8_four = (make_tile(Format.INT8, rows) for rows in ROWS)
+_int4_one, _int4_two, _int4_four = (make_tile(Format.INT4, rows) for rows in ROWS)
 _int8_wide, _int4_wide = make_wide_tile(Format.INT8), make_wide_tile(Format.INT4)
 _int8_few, _int4_few = _few_rows(Format.INT8), _few_rows(Format.INT4)
 _lay_out_int8, _lay_out_int4 = _lay_out(Format.INT8), _lay_out(Format.INT4)
@@ -49,15 +49,21 @@ def times_tile(kind, rows, w, s, a, a_step, sizes, totals, g_step, groups, begin
     if kind == INT8:
         if rows == 1:
             _int8_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
+        elif rows == 2:
+            _int8_two(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
         else:
             _int8_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
     elif kind == INT4:
         if rows == 1:
             _int4_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
+        elif rows == 2:
+            _int4_two(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
         else:
             _int4_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
     elif rows == 1:
         _fp32_one(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
+    elif rows == 2:
+        _fp32_two(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
     else:
         _fp32_four(w, s, a, a_step, sizes, totals, g_step, groups, begin, begin_step, out, out_step)
 

@@ -15,7 +15,7 @@ from python_backend.engine.native.addresses import address_of
 from python_backend.engine.native.amx import NEVER, begin_tiles, end_tiles, spread
 from python_backend.engine.native.arithmetic import STEP_OPTIONS, exponential, hyperbolic_tangent, quantize
 from python_backend.engine.native.combining import LANES, store_half
-from python_backend.engine.native.microkernel import CHANNELS, GROUP, ROWS, Format, make_tile
+from python_backend.engine.native.microkernel import CHANNELS, GROUP, MOST_ROWS, Format, make_tile
 from python_backend.engine.native.products import buffer_floats, product
 from python_backend.engine.native.tables import Inputs, Matrix
 from python_backend.engine.native.threads import FIRST_FREE, Team, meet, take_number
@@ -80,7 +80,7 @@ def spread_nibbles(nibbles: Any, groups: Any, out: Any) -> None:
 
 def times_one_tile(kind: Format, vectors: Vectors) -> Callable[[Packed, Inputs, Floats, Floats], None]:
     """Four rows times eight channels, from sums that have begun, by the instructions of any processor."""
-    tile: Any = make_tile(kind, ROWS, vectors)
+    tile: Any = make_tile(kind, MOST_ROWS, vectors)
 
     @compiled
     def run(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from python_backend.engine.host.processor import Instructions
 from python_backend.engine.native.combining import LANES
-from python_backend.engine.native.microkernel import GROUP, LARGEST_HALF, ROWS, Format
+from python_backend.engine.native.microkernel import GROUP, LARGEST_HALF, MOST_ROWS, Format
 from python_backend.engine.native.vectors import VECTORS, Dot, Vectors, vectors_of
 from python_backend.engine.native.weight_layouts import pack
 from tests.engine.native.kernels import Floats, as_halfs, combine, multiply, rounded, times_one_tile
@@ -68,9 +68,9 @@ OTHER_VECTORS = [Vectors(4, Dot.IN_PAIRS), Vectors(8, Dot.IN_PAIRS), Vectors(8, 
 @pytest.mark.parametrize("kind", Format)
 @pytest.mark.parametrize("vectors", OTHER_VECTORS, ids=str)
 def test_every_processor_computes_the_same_bits(kind: Format, vectors: Vectors) -> None:
-    packed, rows = pack(random_floats(8, 96), kind), rounded(random_floats(ROWS, 96, seed=1))
-    begin = random_floats(ROWS, 8, seed=2)
-    expected, found = np.empty((ROWS, 8), np.float32), np.empty((ROWS, 8), np.float32)
+    packed, rows = pack(random_floats(8, 96), kind), rounded(random_floats(MOST_ROWS, 96, seed=1))
+    begin = random_floats(MOST_ROWS, 8, seed=2)
+    expected, found = np.empty((MOST_ROWS, 8), np.float32), np.empty((MOST_ROWS, 8), np.float32)
     times_one_tile(kind, VECTORS)(packed, rows, begin, expected)
     times_one_tile(kind, vectors)(packed, rows, begin, found)
     assert np.isfinite(expected).all()
