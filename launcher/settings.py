@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from python_backend.wire.encoder_parameters import ENCODER_KEYS, parse_encoder_parameters
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
 from python_backend.wire.pools import OF_SERVER
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_FILE = Path("inflight.toml")
-SECTIONS = ("stack", "router", "engine")
+SECTIONS = ("stack", "router", "engine", "embeddings")
 # The launcher writes these itself, from [stack] and from what it started.
 ROUTER_KEYS_OF_OURS = frozenset(
     {"host", "port", "grpc_port", "triton_servers", "data_dir", "drain_timeout_s", "models", "embedders"}
@@ -99,6 +100,7 @@ class Settings:
     stack: StackSettings = field(default_factory=StackSettings)
     router: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, str] = field(default_factory=dict)
+    embeddings: Mapping[str, str] = field(default_factory=dict)
     chosen: frozenset[str] = frozenset()
     file: Path | None = field(default=None, compare=False)  # where they were read from
 
@@ -117,6 +119,7 @@ def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
         stack=stack_settings(stack),
         router=router_settings(document.get("router", {})),
         engine=engine_settings(document.get("engine", {})),
+        embeddings=embeddings_settings(document.get("embeddings", {})),
         chosen=frozenset(stack),
         file=_file_read(file),
     )
@@ -183,20 +186,37 @@ def _absolute(path: Any) -> Any:
 
 
 def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
-    parameters: dict[str, str] = {}
-    for key, value in values.items():
-        if key in ENGINE_KEYS_OF_OURS:
-            source = f"{OF_SERVER[key]} in the environment" if key in OF_SERVER else "stack.model"
-            raise SettingsError(f"engine.{key} is set by the launcher itself, from {source}")
-        if not isinstance(value, bool | int | float | str | dict):
-            raise refusal(f"engine.{key}", value, "a text, a number, true or false")
-        is_json = isinstance(value, bool | dict)
-        parameters[key] = json.dumps(value) if is_json else str(value)
+    for key in values.keys() & ENGINE_KEYS_OF_OURS:
+        source = f"{OF_SERVER[key]} in the environment" if key in OF_SERVER else "stack.model"
+        raise SettingsError(f"engine.{key} is set by the launcher itself, from {source}")
+    parameters = _as_parameters("engine", values)
     try:
         parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **parameters})
     except InflightError as error:
         raise SettingsError(f"[engine] {error}") from error
     return parameters
+
+
+def embeddings_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
+    if unknown := sorted(values.keys() - set(ENCODER_KEYS)):
+        raise SettingsError(f"unknown key embeddings.{unknown[0]}; allowed: {', '.join(ENCODER_KEYS)}")
+    parameters = _as_parameters("embeddings", values)
+    try:
+        parse_encoder_parameters(parameters)
+    except InflightError as error:
+        raise SettingsError(f"[embeddings] {error}") from error
+    return parameters
+
+
+def _as_parameters(section: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """As texts, which is what config.pbtxt has."""
+    for key, value in values.items():
+        if not isinstance(value, bool | int | float | str | dict):
+            raise refusal(f"{section}.{key}", value, "a text, a number, true or false")
+    return {
+        key: json.dumps(value) if isinstance(value, bool | dict) else str(value)
+        for key, value in values.items()
+    }
 
 
 def keeps_files(settings: Settings) -> bool:

@@ -35,6 +35,7 @@ ALLOWED = {
     "python_backend/embeddings": {
         "python_backend.embeddings",
         "python_backend.engine.checkpoint",
+        "python_backend.engine.host.processor",
         "python_backend.engine.models",
         "python_backend.text",
         "python_backend.wire",

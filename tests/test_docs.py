@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from launcher.settings import ENGINE_KEYS_OF_OURS, StackSettings
 from python_backend.engine.host import device
 from python_backend.triton_adapter import requests
+from python_backend.wire.encoder_parameters import ENCODER_KEYS
 from python_backend.wire.errors import ErrorKind
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tensors import TENSORRT_LLM
@@ -55,6 +56,10 @@ def test_every_engine_setting_is_documented_and_no_other() -> None:
     fields = {field.name for field in dataclasses.fields(EngineParameters)}
     fields -= ENGINE_KEYS_OF_OURS  # the launcher sets them
     assert documented_settings("engine") == fields
+
+
+def test_every_setting_of_embeddings_is_documented_and_no_other() -> None:
+    assert documented_settings("embeddings") == set(ENCODER_KEYS)
 
 
 def test_refused_inputs_are_those_of_the_code() -> None:

@@ -26,6 +26,7 @@ def announce(
     took_s: float,
     computes_on: str | None = None,
     embeddings: str | None = None,
+    embeddings_precision: str = "",
     grpc_url: str | None = None,
     needs_key: bool = False,
 ) -> None:
@@ -35,7 +36,8 @@ def announce(
     console.say(f"Inflight is ready after {took_s:.1f} s.", style="bold green")
     console.say(f"  address  {url}/v1  (OpenAI-compatible)")
     console.say(f"  console  {url}/ui  (in a browser)")
-    console.say(f"  models   {model}{f', {embeddings} (embeddings)' if embeddings else ''}")
+    kind = f"embeddings, {embeddings_precision}" if embeddings_precision else "embeddings"
+    console.say(f"  models   {model}{f', {embeddings} ({kind})' if embeddings else ''}")
     if computes_on:
         console.say(f"  computes on {computes_on}")
     if grpc_url:

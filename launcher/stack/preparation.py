@@ -61,6 +61,12 @@ class Prepared:
         return (PIPELINE, EMBEDDINGS) if self.embeddings else (PIPELINE,)
 
     @property
+    def embeddings_precision(self) -> str:
+        """Where one was chosen."""
+        chosen = self.embeddings.parameters.get(PRECISION, "") if self.embeddings else ""
+        return "" if chosen == "auto" else chosen
+
+    @property
     def is_on_gpu(self) -> bool:
         return self.text.parameters.get("inflight_device") == "cuda"
 
@@ -95,7 +101,7 @@ class Preparation:
             repositories,
             frozenset(model.name for model in repositories[0].iterdir()) - {EMBEDDINGS},
             self._built_in(checkpoint, parameters),
-            self._built_in(embeddings, {}) if embeddings else None,
+            self._built_in(embeddings, dict(self._settings.embeddings)) if embeddings else None,
             computes_on,
         )
 
@@ -122,7 +128,8 @@ class Preparation:
         }
         left_out = [EMBEDDINGS]
         if embeddings is not None:
-            parameters[EMBEDDINGS] = {"checkpoint_dir": str(embeddings.directory)}
+            directory = str(embeddings.directory)
+            parameters[EMBEDDINGS] = {**self._settings.embeddings, "checkpoint_dir": directory}
             left_out = []
         written = [run.directory / name for name in ("model_repository", "ensembles")]
         for target in written:

@@ -67,7 +67,7 @@ def add_command(settings: Settings) -> list[str]:
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A model that the stack brings with it; `parameters` are its engine's, as far as they were chosen."""
+    """A model that the stack brings with it, and its parameters as far as they were chosen."""
 
     checkpoint: Checkpoint
     fingerprint: Fingerprint

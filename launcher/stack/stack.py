@@ -78,6 +78,7 @@ class Stack:
             took_s,
             prepared.computes_on,
             prepared.embeddings.checkpoint.name if prepared.embeddings else None,
+            prepared.embeddings_precision,
             router.grpc_url,
             router.needs_key(),
         )

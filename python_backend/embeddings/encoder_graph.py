@@ -12,20 +12,24 @@ import numpy as np
 from python_backend.embeddings.graph import Graph, Session
 from python_backend.embeddings.layers import Encoder, Floats, Head, Layer, Linear, Norm, Rope
 from python_backend.embeddings.packing import WIDEST_SHARED
+from python_backend.embeddings.products import Products, RoundedProducts
 
 _UNSEEN = np.float32(-1e9)
 _ACTIVATIONS = {"gelu": ("Gelu", {}), "silu": ("QuickGelu", {"alpha": 1.0})}
+_PRODUCTS = {"fp32": Products, "int8": RoundedProducts}
 
 
-def encoder_session(encoder: Encoder, head: Head | None, threads: int) -> Session:
-    return _Drawing(encoder).session(head, threads)
+def encoder_session(encoder: Encoder, head: Head | None, threads: int, precision: str) -> Session:
+    """`precision` is that of the products in its layers."""
+    return _Drawing(encoder, precision).session(head, threads)
 
 
 class _Drawing:
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, precision: str) -> None:
         self._encoder = encoder
         self._shape = encoder.shape
         self._graph = Graph()
+        self._products = _PRODUCTS[precision](self._graph)
         self._biases: dict[int | None, str] = {}
         self._caches: dict[Rope, tuple[str, str]] = {}
         graph = self._graph
@@ -75,7 +79,7 @@ class _Drawing:
 
     def _attended(self, states: str, layer: Layer) -> str:
         graph, shape = self._graph, self._shape
-        joined = self._product(states, layer.query_key_value)
+        joined = self._products.add(states, layer.query_key_value)
         widths = [count * shape.head_size for count in (shape.heads, shape.kv_heads, shape.kv_heads)]
         parts = graph.add_many("Split", 3, joined, graph.weight(np.array(widths, np.int64)), axis=1)
         queries, keys = (
@@ -114,23 +118,17 @@ class _Drawing:
         wide = graph.add("Expand", split, graph.weight(np.array([1, *sizes], np.int64)))
         return graph.add("Reshape", wide, self._by_row)
 
-    def _product(self, states: str, linear: Linear) -> str:
-        weight = self._graph.weight(linear.weight)
-        if linear.bias is None:
-            return self._graph.add("MatMul", states, weight)
-        return self._graph.add("Gemm", states, weight, self._graph.weight(linear.bias))
-
     def _activated(self, states: str, layer: Layer) -> str:
         graph = self._graph
         kind, attributes = _ACTIVATIONS[self._shape.activation]
-        up = self._product(states, layer.up)
+        up = self._products.add(states, layer.up)
         if layer.is_gated:
             active, factor = graph.add_many("Split", 2, up, axis=1, num_outputs=2)
             return graph.add("Mul", graph.fused(kind, active, **attributes), factor)
         return graph.fused(kind, up, **attributes)
 
     def _added(self, states: str, linear: Linear, residual: str) -> str:
-        return self._graph.add("Add", self._product(states, linear), residual)
+        return self._graph.add("Add", self._products.add(states, linear), residual)
 
     def _normed(self, states: str, norm: Norm | None) -> str:
         if norm is None:
@@ -185,9 +183,9 @@ class _Drawing:
         return graph.add("Transpose", values, perm=[0, 3, 1, 2])
 
     def _scored(self, pooled: str, head: Head) -> str:
-        graph = self._graph
+        graph, exact = self._graph, Products(self._graph)
         if head.dense is not None:
-            dense = self._product(pooled, head.dense)
+            dense = exact.add(pooled, head.dense)
             active = graph.add("Tanh", dense) if head.activation == "tanh" else graph.fused("Gelu", dense)
             pooled = self._normed(active, head.norm)
-        return self._product(pooled, head.output)
+        return exact.add(pooled, head.output)

@@ -49,8 +49,10 @@ class EmbeddingModel:
         self._most_places, self._fixed_places = most_places, fixed_places
 
     @classmethod
-    def load(cls, directory: str | Path, threads: int = 1, device: str = "cpu") -> EmbeddingModel:
-        """On a CPU `threads` work together on each slice."""
+    def load(
+        cls, directory: str | Path, threads: int = 1, device: str = "cpu", precision: str = "fp32"
+    ) -> EmbeddingModel:
+        """On a CPU `threads` work together on each slice, in `precision`; a GPU computes in bf16."""
         directory = Path(directory)
         description = read_description(directory)
         shape = description.shape
@@ -69,7 +71,7 @@ class EmbeddingModel:
         # Imported here: a GPU has no use for onnxruntime.
         from python_backend.embeddings.encoder_graph import encoder_session
 
-        computing = encoder_session(encoder, head, threads)
+        computing = encoder_session(encoder, head, threads, precision)
         return cls(computing, description, word_pieces, threads * SLICE_PLACES)
 
     def embed(self, texts: Sequence[Sequence[int] | Tokens]) -> Floats:

@@ -16,12 +16,12 @@ from python_backend.triton_adapter import pb
 from python_backend.triton_adapter.inputs import RowInputs, invalid
 from python_backend.triton_adapter.start_watch import imported
 from python_backend.triton_adapter.threads import threads_of
+from python_backend.wire.encoder_parameters import parse_encoder_parameters
 from python_backend.wire.errors import ErrorKind, InflightError
 from python_backend.wire.parameters import refusal
 
 _log = logging.getLogger("inflight.embeddings")
 _PADDING = -1
-_GPU_MEMORY_SHARE = "0.1"
 
 
 @dataclass(slots=True)
@@ -46,8 +46,12 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         imported()
         parameters = pb.model_parameters(args)
-        device = _device(parameters)
-        self._model = EmbeddingModel.load(parameters["checkpoint_dir"], threads_of(parameters), device)
+        told = parse_encoder_parameters(parameters)
+        if told.device == "cuda":
+            _take_share(told.gpu_memory_share)
+        self._model = EmbeddingModel.load(
+            parameters["checkpoint_dir"], threads_of(parameters), told.device, told.precision
+        )
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> list[Any]:
         jobs = [self._read(request) for request in requests]
@@ -176,27 +180,15 @@ def _outputs(job: _Job) -> list[Any]:
     ]
 
 
-def _device(parameters: Mapping[str, str]) -> str:
+def _take_share(share: float) -> None:
     """Of a GPU no more memory is used than its share: the engine beside it has the rest."""
-    device = parameters.get("device", "") or "cpu"
-    if device not in ("cpu", "cuda"):
-        raise refusal("device", device, "cpu or cuda, or nothing for cpu")
-    value = parameters.get("gpu_memory_share", "") or _GPU_MEMORY_SHARE
     try:
-        share = float(value)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise refusal("gpu_memory_share", value, "more than 0, at most 1")
-    if device == "cuda":
-        try:
-            from python_backend.embeddings.cuda.encoder import take_share
+        from python_backend.embeddings.cuda.encoder import take_share
 
-            take_share(share)
-        except (ImportError, RuntimeError, AssertionError) as error:
-            found = f"cpu: there is no torch with CUDA on this machine ({error})"
-            raise refusal("device", device, found) from error
-    return device
+        take_share(share)
+    except (ImportError, RuntimeError, AssertionError) as error:
+        found = f"cpu: there is no torch with CUDA on this machine ({error})"
+        raise refusal("device", "cuda", found) from error
 
 
 def _internal(error: Exception) -> InflightError:

@@ -70,6 +70,13 @@ def test_engine_values_become_the_strings_of_config_pbtxt(tmp_path: Path) -> Non
     }
 
 
+def test_embeddings_have_a_section_of_their_own(tmp_path: Path) -> None:
+    text = "[engine]\ninflight_precision = 'int4'\n[embeddings]\ninflight_precision = 'int8'\nthreads = 2\n"
+    settings = load(text, tmp_path)
+    assert settings.embeddings == {"inflight_precision": "int8", "threads": "2"}
+    assert settings.engine == {"inflight_precision": "int4"}
+
+
 def test_router_values_pass_through(tmp_path: Path) -> None:
     assert load("[router]\nmax_body_bytes = 2048\n", tmp_path).router == {"max_body_bytes": 2048}
 
@@ -77,7 +84,7 @@ def test_router_values_pass_through(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[stacks]\n", "unknown section [stacks]; allowed: stack, router, engine"),
+        ("[stacks]\n", "unknown section [stacks]; allowed: stack, router, engine, embeddings"),
         ("stack = 3\n", "it must be a section"),
         ("[stack]\nprot = 1\n", "unknown key stack.prot; allowed: host, port, data_dir"),
         ("[stack]\nport = '8080'\n", "stack.port is '8080'; allowed: a whole number"),
@@ -106,6 +113,13 @@ def test_router_values_pass_through(tmp_path: Path) -> None:
             "inflight_max_step_tokens is '8'; allowed: inflight_max_batch_size (64) or more",
         ),
         ("[engine]\nmax_beam_width = [1]\n", "engine.max_beam_width is [1]; allowed"),
+        ("[embeddings]\ninflight_threads = 2\n", "unknown key embeddings.inflight_threads; allowed: threads"),
+        ("[embeddings]\nthreads = [1]\n", "embeddings.threads is [1]; allowed: a text, a number"),
+        ("[embeddings]\ninflight_precision = 'int4'\n", "inflight_precision is 'int4'; allowed: auto, fp32"),
+        (
+            "[embeddings]\ninflight_precision = 'int8'\ndevice = 'cuda'\n",
+            "inflight_precision is 'int8'; allowed: auto, bf16 (device is cuda",
+        ),
         ("[stack\n", "is not valid TOML"),
     ],
 )

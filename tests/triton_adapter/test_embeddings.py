@@ -201,21 +201,24 @@ def test_what_breaks_after_others_were_answered_fails_alone(
     ("name", "value", "said"),
     [
         ("device", "tpu", "parameter device is .* allowed: cpu or cuda"),
-        ("gpu_memory_share", "2", "parameter gpu_memory_share is .* allowed: more than 0, at most 1"),
         ("gpu_memory_share", "half", "parameter gpu_memory_share is"),
+        ("threads", "257", "parameter threads is .* allowed: 1 to 256"),
+        ("inflight_precision", "int4", "parameter inflight_precision is .* allowed: auto, fp32, int8"),
     ],
 )
-def test_a_wrong_device_or_share_stops_the_start(checkpoint: Path, name: str, value: str, said: str) -> None:
+def test_a_wrong_parameter_stops_the_start(checkpoint: Path, name: str, value: str, said: str) -> None:
     parameters = {"checkpoint_dir": str(checkpoint), name: value}
     with pytest.raises(InflightError, match=said):
         TritonPythonModel().initialize(arguments("embeddings", parameters))
 
 
-@pytest.mark.parametrize("threads", ["0", "-1", "many", "257", "½"])
-def test_a_wrong_number_of_threads_stops_the_start(checkpoint: Path, threads: str) -> None:
-    parameters = {"checkpoint_dir": str(checkpoint), "threads": threads}
-    with pytest.raises(InflightError, match=r"parameter threads is .* allowed: 1 to 256"):
-        TritonPythonModel().initialize(arguments("embeddings", parameters))
+def test_int8_is_computed_where_it_is_asked_for(checkpoint: Path, plain: EmbeddingModel) -> None:
+    parameters = {"checkpoint_dir": str(checkpoint), "inflight_precision": "int8"}
+    loaded = TritonPythonModel()
+    loaded.initialize(arguments("embeddings", parameters))
+    (answer,) = answers(loaded, [texts("alone")])
+    exact = plain.embed(plain.word_pieces.encode(["alone"]))
+    assert 0.995 < (answer.outputs["EMBEDDING"] * exact).sum() < 0.99999
 
 
 def test_a_decoder_makes_vectors_as_short_as_asked(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from python_backend.wire.encoder_parameters import ENCODER_KEYS
 from python_backend.wire.ensemble_steps import STEPS
 from python_backend.wire.parameters import FOREIGN_KEYS, KNOWN_KEYS, NEUTRAL_VALUES, parse_engine_parameters
 from python_backend.wire.tensors import CONTRACTS, ModelContract, Tensor
@@ -29,7 +30,7 @@ SHIPPED_KEYS = {
     },
     "postprocessing": {"tokenizer_dir", "skip_special_tokens"},
     "ensemble": set(),
-    "embeddings": {"checkpoint_dir", "device", "gpu_memory_share", "threads"},
+    "embeddings": {"checkpoint_dir", *ENCODER_KEYS},
 }
 
 

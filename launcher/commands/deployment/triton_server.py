@@ -188,6 +188,8 @@ class TritonDeployment:
         prepared = self._preparation.prepare(run)
         if prepared.computes_on:
             self._console.say(f"Computes on {prepared.computes_on}.")
+        if prepared.embeddings_precision:
+            self._console.say(f"Embeddings are computed in {prepared.embeddings_precision}.")
         # Before Triton is up: routers that start meanwhile wait for it as they would for one that died.
         together = tuple(each for each, _ in ports) if len(ports) > 1 else ()
         told = replace(served(prepared.text, prepared.embeddings), ports=together)

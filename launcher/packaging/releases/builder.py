@@ -35,6 +35,7 @@ from launcher.settings import (
     packed_cache_dir,
     runtimes_dir,
 )
+from python_backend.wire.encoder_parameters import ENCODER_KEYS, parse_encoder_parameters
 from python_backend.wire.errors import InflightError
 from python_backend.wire.parameters import parse_engine_parameters
 from router.core.manifest import Kind, Manifest, Needs, entry_name, member_name
@@ -127,16 +128,13 @@ class ReleaseBuilder:
 
     def _embeddings(self, version: int, work: Path) -> Manifest:
         config = read_config(self.project_root / "model_repository" / EMBEDDINGS / CONFIG)
-        given = dict(self.order.given)
-        if strangers := given.keys() - config.parameters.keys() | given.keys() & {"checkpoint_dir"}:
-            allowed = ", ".join(sorted(config.parameters.keys() - {"checkpoint_dir"}))
-            raise ValueError(f"--set {min(strangers)}: what makes embeddings has the parameters {allowed}")
+        chosen = encoder_parameters(self.settings, self.order.given)
         source = self._checkpoint(Kind.EMBEDDINGS, needs_weights=True)
         manifest = self._of_checkpoint(source, version)
-        with_parameters(config, {**given, "checkpoint_dir": str(source.checkpoint.directory)})
+        with_parameters(config, {**chosen, "checkpoint_dir": str(source.checkpoint.directory)})
         folder = self.project_root / "model_repository" / EMBEDDINGS
         members = write_one(folder, 1, config, work, self.order.model, version)
-        return replace(manifest, members=members, parameters=given, needs=needs_of(source, {}))
+        return replace(manifest, members=members, parameters=chosen, needs=needs_of(source, {}))
 
     def _adapter(self, base: Manifest, version: int, work: Path) -> Manifest:
         """A copy of its files; the Triton models are its base's."""
@@ -231,6 +229,19 @@ def engine_parameters(settings: Settings, given: Mapping[str, str]) -> Parameter
     chosen = {**settings.engine, **given}
     try:
         parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **chosen})
+    except InflightError as error:
+        raise ValueError(f"--set: {error.message}") from None
+    return chosen
+
+
+def encoder_parameters(settings: Settings, given: Mapping[str, str]) -> Parameters:
+    """The same of what makes embeddings, with [embeddings]."""
+    if strangers := given.keys() - set(ENCODER_KEYS):
+        allowed = ", ".join(ENCODER_KEYS)
+        raise ValueError(f"--set {min(strangers)}: what makes embeddings has the parameters {allowed}")
+    chosen = {**settings.embeddings, **given}
+    try:
+        parse_encoder_parameters(chosen)
     except InflightError as error:
         raise ValueError(f"--set: {error.message}") from None
     return chosen

@@ -59,6 +59,12 @@ def test_the_example_shows_a_key_where_one_is_needed(needs_key: bool) -> None:
     assert ("none yet: anyone on this machine is served" in text) != needs_key
 
 
+def test_the_precision_of_embeddings_is_named_where_it_was_chosen() -> None:
+    console, output = recorded()
+    announce(console, "http://x", "m", [], Path("/logs"), 1.0, embeddings="e", embeddings_precision="int8")
+    assert "  models   m, e (embeddings, int8)" in output.getvalue().splitlines()
+
+
 def test_each_of_several_triton_servers_is_named() -> None:
     console, output = recorded()
     runtime = TritonRuntime(Path("tritonserver"), Path("backends"), Path("pythonpath"))

@@ -185,14 +185,35 @@ def test_shards_are_all_part_of_the_weights(inflight: Shell, tmp_path: Path) -> 
 
 def test_an_embedding_checkpoint_becomes_one_triton_model(inflight: Shell, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "bert", BERT)
-    inflight("add", "vectors", str(checkpoint), "--set", "threads=1")
+    settings = tmp_path / "inflight.toml"
+    settings.write_text('[engine]\ninflight_precision = "int4"\n[embeddings]\nthreads = 1\n')
+    options = ("--config", str(settings), "--set")
+    inflight("add", "vectors", str(checkpoint), *options, "inflight_precision=int8")
     manifest = inflight.release("vectors", 1).manifest
     assert (manifest.kind, manifest.members, manifest.engine) == (Kind.EMBEDDINGS, ("vectors.1",), "")
     assert version_dirs(inflight, "vectors.1") == ["1"]
     told = read_parameters(inflight.repository / "vectors.1" / "config.pbtxt")
-    assert (told["checkpoint_dir"], told["threads"]) == (str(checkpoint), "1")
-    refusal = inflight.refusal("add", "vectors", str(checkpoint), "--set", "inflight_precision=int4")
-    assert "has the parameters device, gpu_memory_share, threads" in refusal
+    assert told["checkpoint_dir"] == str(checkpoint)
+    assert (told["threads"], told["inflight_precision"]) == ("1", "int8")
+    assert manifest.parameters == {"threads": "1", "inflight_precision": "int8"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["inflight_threads=1"], "has the parameters threads, device, gpu_memory_share, inflight_precision"),
+        (["checkpoint_dir=/m"], "has the parameters threads"),
+        (["inflight_precision=int4"], "inflight_precision is 'int4'; allowed: auto, fp32, int8"),
+        (["inflight_precision=int8", "device=cuda"], "allowed: auto, bf16 (device is cuda"),
+    ],
+)
+def test_a_wrong_parameter_of_an_embedding_model_is_refused_before_anything_is_written(
+    inflight: Shell, tmp_path: Path, given: list[str], said: str
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "bert", BERT)
+    options = [word for each in given for word in ("--set", each)]
+    assert said in inflight.refusal("add", "vectors", str(checkpoint), *options)
+    assert not (inflight.repository / "vectors.1").exists()
 
 
 def test_a_triton_model_is_copied_with_its_whole_version_directory(inflight: Shell, tmp_path: Path) -> None:
