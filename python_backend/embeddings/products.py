@@ -9,7 +9,7 @@ from python_backend.embeddings.graph import Graph
 from python_backend.embeddings.layers import Floats, Linear
 from python_backend.engine.host.processor import Instructions, cpu_instructions
 
-_MOST_ROTATED = 32
+_MOST_ROTATED = 64
 _MIDDLE = np.array(128, np.uint8)
 _LARGEST = 127
 # Other processors may add products in pairs of 16 bits, which larger weights would overflow.
@@ -42,6 +42,7 @@ class RoundedProducts(Products):
         self._largest = _LARGEST if cpu_instructions() in _ADD_IN_32_BITS else _LARGEST_IN_PAIRS
         self._of_tokens = graph.weight(np.array([1], np.int64))
         self._middles = ""
+        self._rotations: dict[int, str] = {}
 
     def add(self, states: str, linear: Linear) -> str:
         graph, (inputs, outputs) = self._graph, linear.weight.shape
@@ -62,8 +63,11 @@ class RoundedProducts(Products):
 
     def _rotated(self, states: str, rotation: Floats, inputs: int) -> str:
         graph = self._graph
-        neighbours, whole = (graph.weight(np.array([-1, width])) for width in (len(rotation), inputs))
-        rotated = graph.add("MatMul", graph.add("Reshape", states, neighbours), graph.weight(rotation))
+        size = len(rotation)
+        if size not in self._rotations:
+            self._rotations[size] = graph.weight(rotation)
+        neighbours, whole = (graph.weight(np.array([-1, width])) for width in (size, inputs))
+        rotated = graph.add("MatMul", graph.add("Reshape", states, neighbours), self._rotations[size])
         return graph.add("Reshape", rotated, whole)
 
     def _levels(self, states: str) -> tuple[str, str]:
