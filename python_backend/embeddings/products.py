@@ -40,7 +40,7 @@ class RoundedProducts(Products):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self._largest = _LARGEST if cpu_instructions() in _ADD_IN_32_BITS else _LARGEST_IN_PAIRS
-        self._of_tokens = graph.weight(np.array([1], np.int64))
+        self._last_axis = graph.weight(np.array([1], np.int64))
         self._middles = ""
         self._rotations: dict[int, str] = {}
 
@@ -58,7 +58,7 @@ class RoundedProducts(Products):
             graph.weight(weight_scales),
             graph.weight(_MIDDLE),
         )
-        product = graph.add("Mul", product, graph.add("Unsqueeze", scales, self._of_tokens))
+        product = graph.add("Mul", product, graph.add("Unsqueeze", scales, self._last_axis))
         return product if linear.bias is None else graph.add("Add", product, graph.weight(linear.bias))
 
     def _rotated(self, states: str, rotation: Floats, inputs: int) -> str:
@@ -75,7 +75,7 @@ class RoundedProducts(Products):
         if not self._middles:
             tokens = graph.add("Shape", states, start=0, end=1)
             self._middles = graph.add("Expand", graph.weight(_MIDDLE), tokens)
-        largest = graph.add("ReduceMax", graph.add("Abs", states), self._of_tokens, keepdims=0)
+        largest = graph.add("ReduceMax", graph.add("Abs", states), self._last_axis, keepdims=0)
         largest = graph.add("Max", largest, graph.weight(_SMALLEST.reshape(())))
         scales = graph.add("Div", largest, graph.weight(np.array(_LARGEST, np.float32)))
         return graph.add("QuantizeLinear", states, scales, self._middles, axis=0), scales
