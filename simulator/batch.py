@@ -31,18 +31,27 @@ class Batch:
     An ended request keeps its slot and its blocks until `let_go`.
     """
 
-    def __init__(self, most: int, total_blocks: int, block_tokens: int, holds_whole_answers: bool) -> None:
+    def __init__(
+        self,
+        most: int,
+        total_blocks: int,
+        block_tokens: int,
+        holds_whole_answers: bool,
+        reuses_blocks: bool = True,
+    ) -> None:
         self.members: Members[SimulatedRequest] = Members(most)
         self.behind: list[SimulatedRequest] = []  # of the running ones, those whose prompt is not computed
         self.step = 0
         self.preemptions = 0
         self.used_blocks = 0
+        self._taken_blocks = 0  # ever
         self.present = [0 for _ in Tier]
         self.decoding = [0 for _ in Tier]
         self.decoding_kv_tokens = 0
         self._total_blocks = total_blocks
         self._block_tokens = block_tokens
         self._holds_whole_answers = holds_whole_answers
+        self._reuses_blocks = reuses_blocks
         # How many decoding requests fill a block at the same step.
         self._phases = [0] * block_tokens
         self.pauses = 0
@@ -93,7 +102,7 @@ class Batch:
     def advance(self, steps: int) -> None:
         """Each decoding request has `steps` more tokens."""
         if not self._holds_whole_answers:
-            self.used_blocks += self._growth(steps)
+            self._take(self._growth(steps))
         self.step += steps
         self.decoding_kv_tokens += steps * sum(self.decoding)
 
@@ -168,11 +177,24 @@ class Batch:
             self.behind.remove(request)
 
     def _take_blocks(self, request: SimulatedRequest) -> None:
-        """Of one that waits: it is recomputed when it runs again."""
+        """Of one that waits: it is recomputed when it runs again, but for what is still found then."""
         self.used_blocks -= request.blocks
+        request.left_blocks = request.computed_tokens // self._block_tokens if self._reuses_blocks else 0
+        request.gone_at = self._taken_blocks + self._total_blocks - self.used_blocks
         request.blocks = request.computed_tokens = 0
         request.preemptions += 1
         self.preemptions += 1
+
+    def _take(self, blocks: int) -> None:
+        self.used_blocks += blocks
+        self._taken_blocks += blocks
+
+    def _find_left(self, request: SimulatedRequest) -> None:
+        """Free blocks are used in the order in which they became free, of a sequence the last first."""
+        found = min(request.left_blocks, request.gone_at - self._taken_blocks)
+        if found > 0:
+            request.computed_tokens = self._block_tokens * found
+        request.left_blocks = 0
 
     def _take_any_blocks(self, now_s: float) -> None:
         if self.let_go():  # that may be enough
@@ -239,9 +261,10 @@ class Batch:
                 continue
             position = members.enter(request)
             insort(self.behind, request, key=_rank)
-            blocks = max(request.blocks, self._to_hold(request))
-            self.used_blocks += blocks - request.blocks
-            request.blocks = blocks
+            self._find_left(request)
+            more = max(self._to_hold(request) - request.blocks, 0)
+            self._take(more)
+            request.blocks += more
             left = self._give(chunks, request, left)
             if takers is not None:
                 takers = members.takers()

@@ -50,6 +50,7 @@ class EngineShape:
     holds_whole_answers: bool = False
     depth: int = 2
     ahead_s: float = 0.001
+    reuses_blocks: bool = True
     is_cost_kept: bool = True
     kept_cost: StepCost | None = None
     believed_cost: StepCost | None = None
@@ -112,7 +113,13 @@ class SimulatedEngine:
         self._pace = Pace(self.limits, shape.is_cost_kept)
         self._steps = 0
         self._targets_ms = {tier: ms for tier, ms in (inter_token_ms or {}).items() if ms is not None}
-        self._batch = Batch(shape.slots, shape.total_blocks, shape.block_tokens, shape.holds_whole_answers)
+        self._batch = Batch(
+            shape.slots,
+            shape.total_blocks,
+            shape.block_tokens,
+            shape.holds_whole_answers,
+            shape.reuses_blocks,
+        )
         self._run: _Run | None = None
         self._ends: list[tuple[int, int, SimulatedRequest]] = []
         self._arrived: list[SimulatedRequest] = []  # since the latest step was planned

@@ -46,6 +46,8 @@ class SimulatedRequest:
     generated: int = 0
     computed_tokens: int = 0
     blocks: int = 0
+    left_blocks: int = 0  # that it had filled when it was preempted, and ...
+    gone_at: int = 0  # ... how many the engine has taken when the first of them is another's
     last_step: int = -1
     preemptions: int = 0
     pauses: int = 0
