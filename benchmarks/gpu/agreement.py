@@ -108,7 +108,9 @@ def record(asked: argparse.Namespace, console: Console) -> Session:
                 recorder.learn(taught, TEACHING_SECONDS, crowd)
                 keep(asked.keep, session)
                 record_overload(recorder, overload, asked.overload_seconds, asked.keep)
-                record_loads(recorder, loads, asked.loads, asked.seconds, asked.keep)
+                assert session.cost is not None
+                capacity = session.capacity_per_s(loads, session.cost)
+                record_loads(recorder, loads, capacity, asked.loads, asked.seconds, asked.keep)
     for run in session.runs:
         console.print(f"{run.name}: {len(run.results)} requests from {run.began_s:.0f} s on, {run.cost}")
     return session

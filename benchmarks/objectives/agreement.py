@@ -17,12 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.objectives.judging import Objectives, is_good
-from benchmarks.objectives.session import GRACE_S, Part, SentRun, Session, overhead_s, trace_of
+from benchmarks.objectives.session import GRACE_S, Part, SentRun, Session, trace_of
 from benchmarks.objectives.step_times import StepTimes
 from loadtest.percentiles import percentile
 from loadtest.results import RequestResult
 from loadtest.traces import Trace
-from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import tier_named
 from simulator.engine import EngineShape
 from simulator.fleet.cell import PERIOD_S
@@ -89,7 +88,7 @@ def compare(session: Session, times_of: TimesOf) -> Iterator[Compared]:
             said = seen_in(foretold, session.objectives)
             yield Compared(run.name, "detailed", per_s, measured, said, goals, late_s)
             if part is Part.LOADS:
-                fleet = by_fleet(session, run, per_s, times_of(session, run).taken)
+                fleet = by_fleet(session, run, per_s, times_of(session, run))
                 yield Compared(run.name, "fleet", per_s, measured, fleet, goals, late_s)
 
 
@@ -122,8 +121,7 @@ def _played(session: Session, times: StepTimes) -> list[SimulatedRequest]:
     )
     objectives = {tier_named(tier): each for tier, each in session.objectives.items()}
     homes = [home for run in session.runs for home in run.homes]
-    around_s = overhead_s(session)
-    scenario = Scenario(shape, session.servers, objectives=objectives, overhead_s=around_s, homes=homes)
+    scenario = Scenario(shape, session.servers, objectives=objectives, overhead_s=times.around_s, homes=homes)
     return sorted(simulate(trace_of(session), scenario).requests, key=lambda each: each.number)
 
 
@@ -149,22 +147,22 @@ def as_result(request: SimulatedRequest, began_s: float) -> RequestResult:
     return result
 
 
-def by_fleet(session: Session, run: SentRun, per_s: float, cost: StepCost) -> Seen:
+def by_fleet(session: Session, run: SentRun, per_s: float, times: StepTimes) -> Seen:
     engine, lengths = session.engine, lengths_of(Trace("run", tuple(run.requests)))
     lengths["home"] = run.homes or -1
     plan = FleetPlan(
-        ReplicaShape(cost, engine.places, engine.step_tokens, engine.kv_tokens, depth=engine.depth),
+        ReplicaShape(times.taken, engine.places, engine.step_tokens, engine.kv_tokens, depth=engine.depth),
         {tier_named(tier): each for tier, each in session.objectives.items()},
         lengths,
         [per_s] * ceil((run.window_s[1] + GRACE_S) / PERIOD_S),
         session.servers,
         routers=1,
-        overhead_s=overhead_s(session),
+        overhead_s=times.around_s,
         is_traced=True,
         counted_from_s=run.window_s[0],
     )
     played = play_fleet(plan)
-    shares = [of_times(played, times, share) for times in (FIRST, BETWEEN) for share in (0.5, 0.95)]
+    shares = [of_times(played, which, share) for which in (FIRST, BETWEEN) for share in (0.5, 0.95)]
     return Seen(played.share("good") * per_s, *shares)
 
 

@@ -1,9 +1,10 @@
 """`python -m benchmarks.objectives.fleet_accuracy`: what the simulators foretell, beside two servers.
 
-Half of a trace teaches: the engines learn what their steps cost while it is sent, and requests that come
-alone tell what a request takes beside them. The other half is then sent at several loads, at random moments,
-and held against the forecast for just that, by what the steps of each run took. Goodput, the medians of the
-first token and of the time between tokens are to be within a tenth of it, their 95th percentiles within 15 %.
+Half of a trace teaches: the engines learn what their steps cost while it is sent, what a request takes beside
+them is seen at half a load, and what they can do in a crowd. The other half is then sent at several loads, at
+random moments, and held against the forecast for just that, by what the steps of each run took. Goodput, the
+medians of the first token and of the time between tokens are to be within a tenth of it, their 95th
+percentiles within 15 %.
 --real-model has the default model answer on the processors; without it engines take the time that a cost
 says, and only what is around them is tried. --replay foretells what was kept of an earlier run, and measures
 nothing.
@@ -33,7 +34,16 @@ from benchmarks.objectives.arena import (
 from benchmarks.objectives.arrivals import in_tiers, shorter
 from benchmarks.objectives.prediction import Engine
 from benchmarks.objectives.serving import Setup, serving
-from benchmarks.objectives.session import Part, Recorder, Session, keep, overhead_s, read
+from benchmarks.objectives.session import (
+    TEACHES,
+    Part,
+    Recorder,
+    Session,
+    crowd_per_s,
+    keep,
+    overhead_s,
+    read,
+)
 from benchmarks.objectives.step_times import by_the_run
 from loadtest.traces import Trace, TracedRequest
 
@@ -59,17 +69,14 @@ def at_random(trace: Trace, per_s: float, seconds: float, seed: int) -> list[Tra
 
 
 def record_loads(
-    recorder: Recorder, trace: Trace, loads: list[float], seconds: float, kept: Path | None
+    recorder: Recorder, trace: Trace, capacity: float, loads: list[float], seconds: float, kept: Path | None
 ) -> None:
-    """At random moments; of each, the first sixth is left out of what is judged."""
-    session = recorder.session
-    assert session.cost is not None
-    capacity = session.capacity_per_s(trace, session.cost)
+    """Parts of the capacity, at random moments; of each, the first sixth is left out of what is judged."""
     for load in loads:
         plan = at_random(trace, load * capacity, seconds, seed=int(100 * load))
         recorder.send(f"{load:g}x", plan, (seconds / 6, seconds), Part.LOADS)
         if kept:
-            keep(kept, session)
+            keep(kept, recorder.session)
 
 
 def record(asked: argparse.Namespace) -> Session:
@@ -85,8 +92,9 @@ def record(asked: argparse.Namespace) -> Session:
         served.set_objectives(session.objectives)
         recorder = Recorder(served, session, asked.clients)
         with recorder.sampling():
-            recorder.learn(taught, asked.seconds / 6)
-            record_loads(recorder, tried, list(map(float, asked.loads.split(","))), asked.seconds, asked.keep)
+            recorder.learn(taught, asked.seconds / 6, crowd=taught)
+            loads = list(map(float, asked.loads.split(",")))
+            record_loads(recorder, tried, crowd_per_s(session, tried), loads, asked.seconds, asked.keep)
     return session
 
 
@@ -94,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, help="a file of arrivals; generated if none is given")
     parser.add_argument("--context", type=int, default=2048, help="what is longer is clamped")
-    parser.add_argument("--loads", default="0.4,0.65,0.9", help="in capacities of all servers")
+    parser.add_argument("--loads", default="0.4,0.65,0.85", help="parts of what a crowd was answered")
     parser.add_argument("--seconds", type=float, default=240.0, help="of each load; half as long teaches")
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--real-model", action="store_true", help="the default model instead of a paced one")
@@ -107,7 +115,7 @@ def main() -> None:
     for run in session.runs:
         if run.part is Part.LOADS:
             console.print(f"{run.name}: {by_the_run(session, run)}")
-    console.print(f"{1000 * overhead_s(session):.0f} ms around the engine")
+    console.print(f"{1000 * overhead_s(session, TEACHES):.0f} ms around the engine")
     sys.exit(not show(list(compare(session, by_the_run)), console))
 
 

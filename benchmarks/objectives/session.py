@@ -34,8 +34,10 @@ TOLD_WITHIN_S = 2.0
 _SAMPLE_EVERY_S = 0.5
 _SAMPLED = re.compile(r"^((?:inflight_engine_|nv_trt_llm_)\w+(?<!_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)
 _FIRST_TOKENS = "inflight_engine_time_to_first_token_seconds"
+GENERATED = "inflight_engine_generated_tokens_total"
 # Requests that come alone tell what a request takes beside its own step.
 ALONE, ALONE_TOKENS = "alone", 64
+TEACHES, CROWD = "teaches", "crowd"
 _ALONE_EVERY_S, _ALONE = 0.5, 15
 # Requests a second before anything is known, and then shares of what can be done; and what a crowd asks for.
 _FIRST_PER_S, _TEACHING = 4.0, (1.0, 0.5, 0.8)
@@ -139,13 +141,13 @@ class Recorder:
         cost, per_s = None, _FIRST_PER_S
         for share in _TEACHING:  # what is learned of few at a time says little of many
             requests = at_rate(teaching, share * per_s, seconds).requests
-            cost = self.send("teaches", requests, (0.0, seconds)).cost
+            cost = self.send(TEACHES, requests, (0.0, seconds)).cost
             if cost is None:
                 raise RuntimeError("the engine has not learned its cost")
             per_s = self.session.capacity_per_s(teaching, cost)
             if crowd:
                 many = at_rate(crowd, _CROWD * self.session.capacity_per_s(crowd, cost), seconds)
-                self.send("teaches", many.requests, (0.0, seconds))
+                self.send(CROWD, many.requests, (0.0, seconds))
                 crowd = None
         self.session.cost = cost
         alone = replace(teaching.requests[0], prompt_tokens=ALONE_TOKENS, output_tokens=2)
@@ -203,14 +205,28 @@ def counted(session: Session, run: SentRun, family: str) -> float:
     return summed(samples[-1], family) - summed(samples[0], family)
 
 
-def overhead_s(session: Session) -> float:
-    """What requests that came alone took beside their time in the engine; nothing without any."""
-    for run in session.runs:
-        firsts = [each.first_token_s for each in run.results if each.first_token_s is not None]
-        if run.name == ALONE and firsts and session.samples:
-            sum_s, count = (counted(session, run, f"{_FIRST_TOKENS}_{each}") for each in ("sum", "count"))
-            return max(0.0, sum(firsts) / len(firsts) - sum_s / count)
-    return 0.0
+def overhead_s(session: Session, name: str = ALONE) -> float:
+    """What requests of the lightest run of that name took beside their time in the engine; 0 without any."""
+    named = [run for run in session.runs if run.name == name]
+    run = min(named, key=lambda each: len(each.results), default=None)
+    firsts = [each.first_token_s for each in run.results if each.first_token_s is not None] if run else []
+    if run is None or not firsts or not session.samples:
+        return 0.0
+    sum_s, count = (counted(session, run, f"{_FIRST_TOKENS}_{each}") for each in ("sum", "count"))
+    return max(0.0, sum(firsts) / len(firsts) - sum_s / count)
+
+
+def crowd_per_s(session: Session, trace: Trace) -> float:
+    """Requests of this mixture that were answered in a second while more came than could be.
+
+    By their tokens, from when the queue had filled until no more came.
+    """
+    (run,) = [each for each in session.runs if each.name == CROWD]
+    begin_s, end_s = (run.began_s + part * run.window_s[1] for part in (1 / 3, 1))
+    samples = [each for each in session.samples if begin_s <= each["at_s"] <= end_s]
+    first, last = samples[0], samples[-1]
+    tokens_per_s = (summed(last, GENERATED) - summed(first, GENERATED)) / (last["at_s"] - first["at_s"])
+    return tokens_per_s * len(trace.requests) / sum(each.output_tokens for each in trace.requests)
 
 
 def trace_of(session: Session) -> Trace:

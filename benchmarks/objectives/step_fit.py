@@ -8,13 +8,13 @@ from __future__ import annotations
 from bisect import bisect
 from itertools import pairwise
 
-from benchmarks.objectives.session import Part, Session, summed
+from benchmarks.objectives.session import GENERATED, Part, Session, summed
 from python_backend.costs.step_cost import StepCost
 from simulator.planning.fitting import fitted_cost
 
 STEPS = 'nv_trt_llm_general_metrics{general_type="iteration_counter"'
 _BLOCKS = 'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used"'
-BUSY, _TOKENS = "inflight_engine_busy_seconds_total", "inflight_engine_generated_tokens_total"
+BUSY = "inflight_engine_busy_seconds_total"
 # Windows with fewer steps say little, and so do a few windows.
 _FEWEST_STEPS, _FEWEST_WINDOWS = 6, 30
 
@@ -34,7 +34,7 @@ def step_cost(session: Session, part: Part) -> StepCost:
         )  # a step reads its own
         held = session.engine.block_tokens * blocks
         prompts = _prompt_tokens(session, before["at_s"], after["at_s"])
-        rows.append((steps, prompts, summed(after, _TOKENS) - summed(before, _TOKENS), held * steps / 1000))
+        rows.append((steps, prompts, summed(after, GENERATED) - summed(before, GENERATED), held * steps / 1000))
         times_ms.append(1000 * (summed(after, BUSY) - summed(before, BUSY)))
     if len(rows) >= _FEWEST_WINDOWS:
         return fitted_cost(rows, times_ms)[0]

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.objectives.session import SentRun, Session, counted, summed
+from benchmarks.objectives.session import TEACHES, SentRun, Session, counted, overhead_s, summed
 from benchmarks.objectives.step_fit import BUSY, STEPS, step_cost
 from python_backend.costs.step_cost import StepCost
 from python_backend.engine.report import SIZES
@@ -26,33 +26,36 @@ _TOLD_NAMES = ("base", "prefill_token", "decode_sequence", "kv_kilotoken")
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What steps `taken` took, and what engines and routers believed that they would."""
+    """What steps `taken` took, what engines and routers believed that they would, and what is around them."""
 
     taken: StepCost
     believed: StepCost | None
+    around_s: float
 
 
 def by_other_runs(session: Session, run: SentRun) -> StepTimes:
     """None is foretold by what it has itself told."""
-    return StepTimes(step_cost(session, run.part), session.cost)
+    return StepTimes(step_cost(session, run.part), session.cost, overhead_s(session))
 
 
 def by_the_run(session: Session, run: SentRun) -> StepTimes:
     """What steps of each size took, with what they usually read of the cache.
 
     Beyond those sizes, and where they were not counted, it is the coefficients that were told on average, all
-    of them by as much more as steps took in all.
+    of them by as much more as steps took in all. What is around an engine takes longer while engines compute
+    on the same processor, so that is of the lightest run that taught.
     """
+    around_s = overhead_s(session, TEACHES)
     told = _told_cost(session, run)
     slower = 1000 * counted(session, run, BUSY) / _work_ms(run, told, counted(session, run, STEPS))
     line = StepCost(*(slower * each for each in asdict(told).values()))
     if not (points := list(_sized_ms(session, run))):
-        return StepTimes(line, told)
+        return StepTimes(line, told, around_s)
     sizes, times_ms = zip(*points, strict=True)
     tokens_ms = np.interp(range(1, int(sizes[-1]) + 1), sizes, times_ms)
     each_ms = (line.base_ms, line.prefill_token_ms, line.decode_sequence_ms)
     taken = UnevenStepCost(*each_ms, 0.0, tuple(map(float, tokens_ms)))
-    return StepTimes(taken, told)
+    return StepTimes(taken, told, around_s)
 
 
 def _sized_ms(session: Session, run: SentRun) -> Iterator[tuple[float, float]]:

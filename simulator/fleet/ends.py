@@ -21,6 +21,20 @@ def push_end(engines, row, step, slot):
 
 
 @compiled
+def take_end(engines, row, place):
+    """Of one that does not end then; which it is."""
+    places = engines.slots[row]
+    slot = places[place].heap_slot
+    while place > 0:
+        above = (place - 1) >> 1
+        places[place].heap_step = places[above].heap_step
+        places[place].heap_slot = places[above].heap_slot
+        place = above
+    places[0].heap_slot = slot
+    return pop_end(engines, row)
+
+
+@compiled
 def pop_end(engines, row):
     replica, places = engines.replicas[row], engines.slots[row]
     slot = places[0].heap_slot

@@ -51,7 +51,9 @@ def lose_replica(cell: Cell, row: int, now_s: float, period: int, is_alone: bool
     replica, places = engines.replicas[row], engines.slots[row]
     step = steps_told(engines, row, now_s)
     decoding, behind = _requests(cell, row)
-    lost = [(slot, int(end - step)) for end, slot in decoding] + [(slot, -1) for slot in behind]
+    lost = [(slot, int(end - step)) for end, slot in decoding] + [
+        (slot, int(places[slot].output - places[slot].done) if places[slot].done else -1) for slot in behind
+    ]
     for slot, left in lost:
         forget(engines, row, slot)
         if is_alone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from simulator.fleet.compiling import compiled
+from simulator.fleet.giving_way import make_way
 from simulator.fleet.light import batch_beside_light, batch_within, fits_beside_one, tokens_in
 from simulator.fleet.rules import (
     FEWEST_TOKENS,
@@ -72,19 +73,23 @@ def plan_step(engines, shape, row, now_s):
     if not fits_beside_one(shape.base_s, sequences_s, decoding, replica.taken):
         batch = min(batch, batch_beside_light(engines, shape, row, now_s))
     replica.announced = batch
+    room = max(batch - decoding, 0)
+    if replica.behind > room:
+        room += make_way(engines, row, batch, room)
+        decoding = replica.decoding
     whole, kv, used = max(budget - decoding, 0), 0, replica.kv + decoding
-    left, room, part = whole, min(replica.behind, max(batch - decoding, 0)), budget // PART_FOR_SHORT
+    left, room, part = whole, min(replica.behind, room), budget // PART_FOR_SHORT
     for place in range(room):
         if left <= 0:
             break
         request = places[places[place].behind]
-        used += request.prompt
+        used += request.prompt + request.done
         if used > shape.kv_tokens and decoding + place:
             break
         given = min(left, request.lacking)
         if request.lacking > left and _has_shorter(places, place, room, part):
             given = max(left - part, 0)
         request.given = given
-        kv += request.prompt - request.lacking if given else 0
+        kv += request.prompt + request.done - request.lacking if given else 0
         left -= given
     return whole - left, kv

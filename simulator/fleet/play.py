@@ -50,7 +50,7 @@ def send(cell, shape, row, router, tier, tenant, request, now_s):
     slot = engines.slots[row, number]
     slot.at_s, slot.first_s, slot.prompt, slot.output, slot.attempt = request
     slot.tier, slot.tenant, slot.router = tier, tenant, router
-    slot.lacking, slot.given = 1 if shape.is_prefilled else slot.prompt, 0
+    slot.lacking, slot.given, slot.done = 1 if shape.is_prefilled else slot.prompt, 0, 0
     replica.begun += 1
     replica.lacking += slot.lacking
     count(engines, row, number, 1)

@@ -48,9 +48,9 @@ REPLICA = _record(
     "began_s step_s growth_s busy_s light_alone light_until_s",
 )
 # Beside a request's own figures each place of a replica has one of its three lists: those behind by rank, the
-# heap of ends, and the free slots.
+# heap of ends, and the free slots. `done` is what a preempted one has of its answer.
 SLOT = _record(
-    "tier tenant prompt output lacking given attempt router behind heap_step heap_slot free",
+    "tier tenant prompt output done lacking given attempt router behind heap_step heap_slot free",
     "at_s first_s left falls",
 )
 # What a router has in flight on a replica: its tokens; those `left`, less what that `falls` with each of the

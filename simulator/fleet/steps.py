@@ -233,9 +233,11 @@ def _first_token(cell, shape, row, slot, now_s, period):
     if request.first_s < 0:
         request.first_s = now_s + shape.overhead_s
     replica.decoding += 1
-    replica.kv += request.prompt
-    if request.output == 1:
+    replica.kv += request.prompt + request.done
+    left = request.output - request.done - 1
+    if left == 0:
         _end(cell, shape, row, slot, now_s, period)
-    else:
+        return
+    if request.done == 0:
         answers(cell.engines, row, slot)
-        push_end(cell.engines, row, replica.step + request.output - 1, slot)
+    push_end(cell.engines, row, replica.step + left, slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from python_backend.engine.scheduling.plan import Chunk, StepPlan
 from python_backend.engine.sequence import Sequence
 from python_backend.engine.steps.ports import ChosenAtOnce, ChunkResult
 from python_backend.wire.tiers import Tier
+
+_WORDS = 100
 
 
 @dataclass
@@ -79,8 +82,9 @@ def play(
     whole_answers: bool,
     depth: int = 1,
     launches_late: bool = False,
+    reuses_blocks: bool = False,
 ) -> Course:
-    """Plays requests, in order of arrival, through the real engine.
+    """Plays requests, in order of arrival, through the real engine; no prompt begins as another does.
 
     With `launches_late` its steps wait for newcomers as long as it says, as in its process.
     """
@@ -92,9 +96,9 @@ def play(
             max_batch_size=places,
             max_step_tokens=step_tokens,
             guaranteed_no_evict=whole_answers,
-            enable_kv_cache_reuse=False,
+            enable_kv_cache_reuse=reuses_blocks,
         ),
-        EngineLimits(100, pool.capacity_tokens),
+        EngineLimits(_WORDS, pool.capacity_tokens),
         pool,
         executor,
         now_ns=lambda: int(executor.now_s * 1e9),
@@ -106,7 +110,8 @@ def play(
         while coming and coming[0][1].at_s <= executor.now_s + (engine.spare_s if launches_late else 0.0):
             key, each = coming.pop(0)
             executor.now_s = max(executor.now_s, each.at_s)
-            engine.add(key, GenerationRequest([1] * each.prompt_tokens, each.output_tokens, tier=each.tier))
+            prompt = random.Random(key).choices(range(_WORDS), k=each.prompt_tokens)
+            engine.add(key, GenerationRequest(prompt, each.output_tokens, tier=each.tier))
         for event in engine.step():
             course.first_s.setdefault(event.key, executor.now_s)
             if event.is_last:

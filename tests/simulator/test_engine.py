@@ -40,7 +40,13 @@ def reckoned(asked: list[Asked], shape: EngineShape) -> tuple[Course, SimulatedE
 def both(asked: list[Asked], shape: EngineShape) -> tuple[Course, Course]:
     sizes = shape.total_blocks, shape.slots, shape.step_tokens
     real = play(
-        asked, shape.cost, *sizes, shape.holds_whole_answers, shape.depth, launches_late=shape.ahead_s < inf
+        asked,
+        shape.cost,
+        *sizes,
+        shape.holds_whole_answers,
+        shape.depth,
+        launches_late=shape.ahead_s < inf,
+        reuses_blocks=shape.reuses_blocks,
     )
     return real, reckoned(asked, shape)[0]
 
@@ -60,12 +66,24 @@ def crowd(seed: int, count: int, tiers: bool) -> list[Asked]:
 def test_simulated_tokens_come_when_those_of_the_real_engine_do(
     whole_answers: bool, kv_tokens: int, depth: int
 ) -> None:
-    shape = EngineShape(COST, 8, 64, kv_tokens, 16, whole_answers, depth, ahead_s=inf)
+    shape = EngineShape(COST, 8, 64, kv_tokens, 16, whole_answers, depth, inf, reuses_blocks=False)
     real, ours = both(crowd(1, 120, tiers=False), shape)
     assert ours.first_s == pytest.approx(real.first_s, abs=1e-6)
     assert ours.last_s == pytest.approx(real.last_s, abs=1e-6)
     assert ours.preemptions == real.preemptions
     assert whole_answers or kv_tokens > 5_000 or real.preemptions > 0
+
+
+def test_a_preempted_request_finds_the_blocks_again_that_nobody_has_taken_as_in_the_real_engine() -> None:
+    calm = [Asked(0.0, 200, 100, Tier.BATCH), Asked(1.0, 40, 20, Tier.INTERACTIVE)]
+    shape = EngineShape(COST, 1, 64, 16_000, depth=1)
+    (real, ours), anew = both(calm, shape), both(calm, replace(shape, reuses_blocks=False))[1]
+    assert real.preemptions == 1
+    assert ours.last_s == pytest.approx(real.last_s, abs=1e-6)
+    assert ours.last_s[0] < anew.last_s[0] - 0.03
+    crowded = replace(shape, kv_tokens=20 * 16)
+    real, ours = both([calm[0], Asked(1.0, 200, 20, Tier.INTERACTIVE)], crowded)
+    assert ours.last_s == pytest.approx(real.last_s, abs=1e-6)
 
 
 def test_whoever_comes_before_a_step_is_launched_is_in_it_as_with_the_real_engine() -> None:
@@ -79,13 +97,19 @@ def test_whoever_comes_before_a_step_is_launched_is_in_it_as_with_the_real_engin
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.integers(0, 10_000), st.booleans(), st.sampled_from([24, 64, 400]), st.sampled_from([1, 2]))
-@example(6207, False, 24, 1)  # all that run are preempted at once, and nobody comes
-@example(8418, False, 64, 2)  # the furthest off of 1,200
+@given(
+    st.integers(0, 10_000),
+    st.booleans(),
+    st.sampled_from([24, 64, 400]),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+)
+@example(6207, False, 24, 1, False)  # all that run are preempted at once, and nobody comes
+@example(8418, False, 64, 2, False)  # the furthest off of 1,200
 def test_with_preempting_tiers_the_simulated_engine_ends_when_the_real_one_does(
-    seed: int, whole_answers: bool, blocks: int, depth: int
+    seed: int, whole_answers: bool, blocks: int, depth: int, reuses_blocks: bool
 ) -> None:
-    shape = EngineShape(COST, 6, 48, 16 * blocks, 16, whole_answers, depth, ahead_s=inf)
+    shape = EngineShape(COST, 6, 48, 16 * blocks, 16, whole_answers, depth, inf, reuses_blocks)
     real, ours = both(crowd(seed, 25, tiers=True), shape)
     assert ours.last_s.keys() == real.last_s.keys()
     assert max(ours.last_s.values()) == pytest.approx(max(real.last_s.values()), rel=0.1)
