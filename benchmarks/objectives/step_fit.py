@@ -34,7 +34,8 @@ def step_cost(session: Session, part: Part) -> StepCost:
         )  # a step reads its own
         held = session.engine.block_tokens * blocks
         prompts = _prompt_tokens(session, before["at_s"], after["at_s"])
-        rows.append((steps, prompts, summed(after, GENERATED) - summed(before, GENERATED), held * steps / 1000))
+        generated = summed(after, GENERATED) - summed(before, GENERATED)
+        rows.append((steps, prompts, generated, held * steps / 1000))
         times_ms.append(1000 * (summed(after, BUSY) - summed(before, BUSY)))
     if len(rows) >= _FEWEST_WINDOWS:
         return fitted_cost(rows, times_ms)[0]

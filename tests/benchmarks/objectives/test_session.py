@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.objectives.session import homes_of
+from benchmarks.objectives.arena import ENGINE
+from benchmarks.objectives.session import CROWD, GENERATED, SentRun, Session, crowd_per_s, homes_of
 from loadtest.replay.plan import plan_of
-from loadtest.traces import TracedRequest
+from loadtest.traces import Trace, TracedRequest
 from router.routing.replica_choice import Opening, choose, opening_of
 
 
@@ -27,3 +28,11 @@ def test_a_prompts_home_is_the_replica_that_an_idle_router_would_choose() -> Non
 
 def test_without_names_nothing_is_known_of_homes() -> None:
     assert homes_of(plan_of([TracedRequest(0.0, 10, 5, "t", "standard")]), []) == []
+
+
+def test_what_a_crowd_is_answered_is_counted_while_it_comes_and_its_queue_is_full() -> None:
+    grown = {10.0: 0.0, 20.0: 100.0, 30.0: 700.0, 40.0: 1300.0, 50.0: 1400.0}  # it comes from 10 to 40
+    samples = [{"at_s": at_s, f'{GENERATED}{{model="m"}}': tokens} for at_s, tokens in grown.items()]
+    session = Session(ENGINE, {}, runs=[SentRun(CROWD, 10.0, (0.0, 30.0), [])], samples=samples)
+    trace = Trace("t", (TracedRequest(0.0, 5, 20, "t", "batch"), TracedRequest(1.0, 5, 40, "t", "batch")))
+    assert crowd_per_s(session, trace) == 60.0 / 30

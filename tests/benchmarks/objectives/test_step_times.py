@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.objectives.arena import ENGINE
-from benchmarks.objectives.session import ALONE, SentRun, Session, overhead_s
+from benchmarks.objectives.session import ALONE, TEACHES, SentRun, Session, overhead_s
 from benchmarks.objectives.step_times import by_the_run
 from loadtest.results import RequestResult
 from python_backend.costs.step_cost import StepCost, StepShape
@@ -86,3 +88,11 @@ def test_a_run_of_which_nothing_was_told_is_refused_by_its_name() -> None:
 def test_what_is_around_an_engine_is_what_a_first_token_takes_beside_its_time_there() -> None:
     assert overhead_s(session_of(ALONE)) == pytest.approx(FIRST_S - IN_ENGINE_S)
     assert overhead_s(session_of("0.4x")) == 0.0
+
+
+def test_on_a_processor_what_is_around_an_engine_is_that_of_the_lightest_run_that_taught() -> None:
+    session = session_of(TEACHES)
+    crowded = [replace(answer(), first_token_s=9.9) for _ in range(9)]
+    session.runs.insert(0, SentRun(TEACHES, 0.0, (0.0, 5.0), crowded))
+    around_s = by_the_run(session, session.runs[1]).around_s
+    assert around_s == pytest.approx(FIRST_S - IN_ENGINE_S)
