@@ -1,10 +1,10 @@
 """`python -m benchmarks.objectives.fleet_accuracy`: what the simulators foretell, beside two servers.
 
-Half of a trace teaches: the engines learn what their steps cost while it is sent, what a request takes beside
-them is seen at half a load, and what they can do in a crowd. The other half is then sent at several loads, at
-random moments, and held against the forecast for just that, by what the steps of each run took. Goodput, the
-medians of the first token and of the time between tokens are to be within a tenth of it, their 95th
-percentiles within 15 %.
+Half of a trace teaches: the engines learn what their steps cost while it is sent; what a request takes beside
+them is seen at half a load, and what they can do at a whole one. The other half is then sent at several
+loads, at random moments, and held against the forecast for just that, by what the steps of each run took.
+Goodput, the medians of the first token and of the time between tokens are to be within a tenth of it, their
+95th percentiles within 15 %.
 --real-model has the default model answer on the processors; without it engines take the time that a cost
 says, and only what is around them is tried. --replay foretells what was kept of an earlier run, and measures
 nothing.
@@ -39,7 +39,7 @@ from benchmarks.objectives.session import (
     Part,
     Recorder,
     Session,
-    crowd_per_s,
+    answered_per_s,
     keep,
     overhead_s,
     read,
@@ -92,9 +92,9 @@ def record(asked: argparse.Namespace) -> Session:
         served.set_objectives(session.objectives)
         recorder = Recorder(served, session, asked.clients)
         with recorder.sampling():
-            recorder.learn(taught, asked.seconds / 6, crowd=taught)
+            recorder.learn(taught, asked.seconds / 6)
             loads = list(map(float, asked.loads.split(",")))
-            record_loads(recorder, tried, crowd_per_s(session, tried), loads, asked.seconds, asked.keep)
+            record_loads(recorder, tried, answered_per_s(session, tried), loads, asked.seconds, asked.keep)
     return session
 
 
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, help="a file of arrivals; generated if none is given")
     parser.add_argument("--context", type=int, default=2048, help="what is longer is clamped")
-    parser.add_argument("--loads", default="0.4,0.65,0.85", help="parts of what a crowd was answered")
+    parser.add_argument("--loads", default="0.4,0.65,0.85", help="parts of what is answered at most")
     parser.add_argument("--seconds", type=float, default=240.0, help="of each load; half as long teaches")
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--real-model", action="store_true", help="the default model instead of a paced one")

@@ -37,10 +37,10 @@ _FIRST_TOKENS = "inflight_engine_time_to_first_token_seconds"
 GENERATED = "inflight_engine_generated_tokens_total"
 # Requests that come alone tell what a request takes beside its own step.
 ALONE, ALONE_TOKENS = "alone", 64
-TEACHES, CROWD = "teaches", "crowd"
+TEACHES = "teaches"
 _ALONE_EVERY_S, _ALONE = 0.5, 15
 # Requests a second before anything is known, and then shares of what can be done; and what a crowd asks for.
-_FIRST_PER_S, _TEACHING = 4.0, (1.0, 0.5, 0.8)
+_FIRST_PER_S, _TEACHING = 4.0, (1.0, 0.5, 1.0)
 _CROWD = 2.0
 
 
@@ -147,7 +147,7 @@ class Recorder:
             per_s = self.session.capacity_per_s(teaching, cost)
             if crowd:
                 many = at_rate(crowd, _CROWD * self.session.capacity_per_s(crowd, cost), seconds)
-                self.send(CROWD, many.requests, (0.0, seconds))
+                self.send("crowd", many.requests, (0.0, seconds))
                 crowd = None
         self.session.cost = cost
         alone = replace(teaching.requests[0], prompt_tokens=ALONE_TOKENS, output_tokens=2)
@@ -216,12 +216,13 @@ def overhead_s(session: Session, name: str = ALONE) -> float:
     return max(0.0, sum(firsts) / len(firsts) - sum_s / count)
 
 
-def crowd_per_s(session: Session, trace: Trace) -> float:
-    """Requests of this mixture that were answered in a second while more came than could be.
+def answered_per_s(session: Session, trace: Trace) -> float:
+    """Requests of this mixture that were answered in a second when as much came as full batches would do.
 
-    By their tokens, from when the queue had filled until no more came.
+    By their tokens in the last run that taught, from when the queue had filled until no more came. (With far
+    more than that, nobody has little, batches are full, and more is done.)
     """
-    (run,) = [each for each in session.runs if each.name == CROWD]
+    run = [each for each in session.runs if each.name == TEACHES][-1]
     begin_s, end_s = (run.began_s + part * run.window_s[1] for part in (1 / 3, 1))
     samples = [each for each in session.samples if begin_s <= each["at_s"] <= end_s]
     first, last = samples[0], samples[-1]

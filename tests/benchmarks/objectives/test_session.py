@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.objectives.arena import ENGINE
-from benchmarks.objectives.session import CROWD, GENERATED, SentRun, Session, crowd_per_s, homes_of
+from benchmarks.objectives.session import GENERATED, TEACHES, SentRun, Session, answered_per_s, homes_of
 from loadtest.replay.plan import plan_of
 from loadtest.traces import Trace, TracedRequest
 from router.routing.replica_choice import Opening, choose, opening_of
@@ -30,9 +30,10 @@ def test_without_names_nothing_is_known_of_homes() -> None:
     assert homes_of(plan_of([TracedRequest(0.0, 10, 5, "t", "standard")]), []) == []
 
 
-def test_what_a_crowd_is_answered_is_counted_while_it_comes_and_its_queue_is_full() -> None:
+def test_what_can_be_answered_is_counted_in_the_last_run_that_taught_while_its_queue_is_full() -> None:
     grown = {10.0: 0.0, 20.0: 100.0, 30.0: 700.0, 40.0: 1300.0, 50.0: 1400.0}  # it comes from 10 to 40
     samples = [{"at_s": at_s, f'{GENERATED}{{model="m"}}': tokens} for at_s, tokens in grown.items()]
-    session = Session(ENGINE, {}, runs=[SentRun(CROWD, 10.0, (0.0, 30.0), [])], samples=samples)
+    runs = [SentRun(TEACHES, at_s, (0.0, 30.0), []) for at_s in (0.0, 10.0)]
+    session = Session(ENGINE, {}, runs=runs, samples=samples)
     trace = Trace("t", (TracedRequest(0.0, 5, 20, "t", "batch"), TracedRequest(1.0, 5, 40, "t", "batch")))
-    assert crowd_per_s(session, trace) == 60.0 / 30
+    assert answered_per_s(session, trace) == 60.0 / 30
