@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -41,6 +44,7 @@ _INTAKE_S = 0.002
 _SLICE_S = 0.001
 # A request may be refused for wanting a senseless number of sequences; so many at most are told.
 _MOST_REFUSALS = 1024
+_LOADS_LONG_S = 120.0
 
 
 class StepLoop:
@@ -147,6 +151,16 @@ def chosen_runtime(start: Start, connection: Connection) -> RuntimeDeclaration:
     return chosen.declaration
 
 
+@contextmanager
+def telling_where_it_is(period_s: float) -> Iterator[None]:
+    """Logs the calls of all threads each time that so long has passed: what hangs is found by them."""
+    faulthandler.dump_traceback_later(period_s, repeat=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def main(connection: Connection) -> int:
     """The exit code: 0 where the owner knows why, by a message; 1 where it is to start another engine."""
     given = start_given()
@@ -155,7 +169,8 @@ def main(connection: Connection) -> int:
         raise TypeError(f"the first command must be Start, not {type(start).__name__}")
     try:
         declared = BY_NAME[given.parameters.inflight_runtime] if given else chosen_runtime(start, connection)
-        runtime = declared.load(start.parameters, partial(_tell_loading, connection))
+        with telling_where_it_is(_LOADS_LONG_S):
+            runtime = declared.load(start.parameters, partial(_tell_loading, connection))
     except InflightError as error:
         send(connection, Broken(error.to_text()))
         return 0

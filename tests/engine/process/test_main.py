@@ -16,7 +16,7 @@ import pytest
 
 from python_backend.engine.process import main as process
 from python_backend.engine.process.handle import EngineProcess
-from python_backend.engine.process.main import StepLoop
+from python_backend.engine.process.main import StepLoop, telling_where_it_is
 from python_backend.engine.process.messages import (
     Cancel,
     Command,
@@ -282,3 +282,11 @@ def test_an_engine_process_serves_several_sequences_and_takes_new_limits() -> No
         assert 10_000_000 < gauges.memory_bytes < 100_000_000_000
     finally:
         engine.stop()
+
+
+def test_what_loads_for_long_tells_where_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    with telling_where_it_is(0.05):
+        time.sleep(0.2)
+    assert "in test_what_loads_for_long_tells_where_it_is" in capfd.readouterr().err
+    time.sleep(0.1)
+    assert not capfd.readouterr().err
