@@ -92,11 +92,14 @@ class TritonPythonModel:
             pool=self._parameters.inflight_pool,
         )
         self._show_idle()
+        # Begun with the first request: metrics that it sends while Triton hears that this model is loaded have
+        # been seen to leave Triton waiting for that word.
         self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
-        self._pump.start()
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> None:
         arrival_ns = time.monotonic_ns()
+        if self._pump.ident is None:
+            self._pump.start()
         for request in requests:
             sender = request.get_response_sender()
             try:
@@ -106,7 +109,8 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         self._closing.set()
-        self._pump.join()
+        if self._pump.ident is not None:
+            self._pump.join()
         self._engine.stop()
         self._pacer.close()
         self._metrics.close()
