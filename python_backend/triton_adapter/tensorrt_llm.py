@@ -92,8 +92,8 @@ class TritonPythonModel:
             pool=self._parameters.inflight_pool,
         )
         self._show_idle()
-        # Begun with the first request: metrics that it sends while Triton hears that this model is loaded have
-        # been seen to leave Triton waiting for that word.
+        # The first request begins it: metrics that it sent while Triton was to hear that this model is loaded
+        # have left Triton waiting for that word.
         self._pump = threading.Thread(target=self._pump_reports, name="pump", daemon=True)
 
     def execute(self, requests: Sequence[pb.PbRequest]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -71,6 +72,16 @@ def answer_in_time(model: TritonPythonModel, limit_s: float = 20) -> Request:
         if again.sender.error is None or time.monotonic() > deadline_s:
             return again
         time.sleep(0.1)
+
+
+def test_nothing_is_told_to_triton_before_it_has_sent_a_request(
+    model: TritonPythonModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(model._metrics, "update", lambda *_: told.set())
+    assert not told.wait(0.2)
+    run(model, request(3))
+    assert told.wait(10)
 
 
 def test_a_stream_gives_every_token_once_and_in_order(model: TritonPythonModel) -> None:
