@@ -186,7 +186,7 @@ def _absolute(path: Any) -> Any:
 
 
 def engine_settings(values: Mapping[str, Any]) -> Mapping[str, str]:
-    for key in values.keys() & ENGINE_KEYS_OF_OURS:
+    if key := next((each for each in values if each in ENGINE_KEYS_OF_OURS), None):
         source = f"{OF_SERVER[key]} in the environment" if key in OF_SERVER else "stack.model"
         raise SettingsError(f"engine.{key} is set by the launcher itself, from {source}")
     parameters = _as_parameters("engine", values)
