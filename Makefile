@@ -69,7 +69,7 @@ $(INSTALLED_LOADTEST): $(INSTALLED) requirements-loadtest.hashes
 loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, with a report: inflight loadtest run $(ARGS)
 	@exec $(VENV)/bin/inflight loadtest run $(ARGS)
 
-# Each worker has stacks of its own first (tests/conftest.py); ARGS="-n 0" has only one process, for debuggers.
+# A third one fills the time in which they wait (tests/division.py); ARGS="-n 0" has only one, for debuggers.
 WORKERS ?= 2
 test: install-dev ## Run all tests: pytest $(ARGS)
 	@$(RUN) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -41,7 +41,9 @@ def main() -> None:
                 for each in profiles
                 if (each.gpu, each.name, each.model) == (seen.gpu, seen.name, seen.model)
             )
-            times[seen.precision] = bound_per_s(same.cost, *LENGTHS) / bound_per_s(seen.cost, *LENGTHS)
+            times[seen.precision] = bound_per_s(same.cost, *LENGTHS) / bound_per_s(
+                seen.cost, *LENGTHS, seen.even_context
+            )
             print(f"{seen.name}: {times[seen.precision]:.2f} times what the tables say")
     write([slowed(each, times[each.precision]) for each in profiles], FOLDER / "silicon.json")
 

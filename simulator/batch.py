@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from python_backend.engine.scheduling.batch import Batch as Members
-from python_backend.engine.scheduling.budget import handed_out, part_for_short
+from python_backend.engine.scheduling.budget import handed_out, part_for_short, times_as_long
 from python_backend.wire.tiers import Tier
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Batch:
         block_tokens: int,
         holds_whole_answers: bool,
         reuses_blocks: bool = True,
+        even_context: int | None = None,
     ) -> None:
         self.members: Members[SimulatedRequest] = Members(most)
         self.behind: list[SimulatedRequest] = []  # of the running ones, those whose prompt is not computed
@@ -52,6 +53,7 @@ class Batch:
         self._block_tokens = block_tokens
         self._holds_whole_answers = holds_whole_answers
         self._reuses_blocks = reuses_blocks
+        self._even_context = even_context
         # How many decoding requests fill a block at the same step.
         self._phases = [0] * block_tokens
         self.pauses = 0
@@ -220,11 +222,17 @@ class Batch:
             self._pause(victim, now_s)
 
     def _give(self, chunks: Chunks, request: SimulatedRequest, left: int) -> int:
-        lacking = request.lacking_tokens
-        count = handed_out(lacking, left, self._step_tokens, lambda: self._has_shorter(chunks, request))
+        times = times_as_long(request.computed_tokens, self._even_context)
+        count = handed_out(
+            request.lacking_tokens,
+            left,
+            self._step_tokens,
+            lambda: self._has_shorter(chunks, request),
+            times,
+        )
         if count > 0:
             chunks.append((request, count))
-            left -= count
+            left -= int(count * times)
         return left
 
     def _has_shorter(self, chunks: Chunks, request: SimulatedRequest) -> bool:

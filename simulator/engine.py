@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from python_backend.costs.step_cost import LearnedStepCost, StepCost, StepShape
+from python_backend.costs.step_cost import LearnedStepCost, StepCost, StepShape, weight_of
 from python_backend.engine.scheduling.budget import StepLimits
 from python_backend.engine.scheduling.pace import Pace, StepLoad
 from python_backend.wire.engine_report import EngineReport
 from python_backend.wire.tiers import Tier
 from simulator.batch import Batch
 from simulator.gaps import Gaps
+from simulator.slowness import AS_USUAL, Slowness
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,8 @@ class EngineShape:
     runs is over: `ahead_s` before its end, or as soon as somebody comes who may join; and when that one
     begins, where nobody could join. Who comes later, and what becomes free, takes part a step later. Where
     the cost of steps is not kept from before, batches grow by trial first; what was kept may be wrong by now
-    (`kept_cost`), and what was learned since may be, too (`believed_cost`).
+    (`kept_cost`), and what was learned since may be, too (`believed_cost`). A prompt's token takes twice as
+    long behind `even_context` others. Steps that are alike take as long as the first of them.
     """
 
     cost: StepCost
@@ -54,6 +56,8 @@ class EngineShape:
     is_cost_kept: bool = True
     kept_cost: StepCost | None = None
     believed_cost: StepCost | None = None
+    even_context: int | None = None
+    slowness: Slowness = AS_USUAL
 
     @property
     def total_blocks(self) -> int:
@@ -119,6 +123,7 @@ class SimulatedEngine:
             shape.block_tokens,
             shape.holds_whole_answers,
             shape.reuses_blocks,
+            shape.even_context,
         )
         self._run: _Run | None = None
         self._ends: list[tuple[int, int, SimulatedRequest]] = []
@@ -241,10 +246,12 @@ class SimulatedEngine:
         if not decoding and not chunks:
             self._run, self.next_s = None, math.inf
             return
-        prefill_tokens = sum(count for _, count in chunks)
+        even = self.shape.even_context
+        prefill_tokens = sum(weight_of(request.computed_tokens, count, even) for request, count in chunks)
         kv_tokens = batch.decoding_kv_tokens + sum(request.computed_tokens for request, _ in chunks)
-        step_ms = cost.step_ms(StepShape(prefill_tokens, decoding, kv_tokens))
-        growth_ms = cost.kv_kilotoken_ms * decoding / 1000
+        slower = self.shape.slowness.at(now_s)
+        step_ms = slower * cost.step_ms(StepShape(prefill_tokens, decoding, kv_tokens))
+        growth_ms = slower * cost.kv_kilotoken_ms * decoding / 1000
         steps = 1 if batch.behind or (is_new and batch.members.waiting) else self._steps_alike()
         self._run = _Run(now_s, step_ms / 1000, growth_ms / 1000, steps, decoding, chunks)
         self.next_s = now_s + self._run.took_s(steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -15,6 +15,15 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from hypothesis import settings
 
+from tests.division import (
+    LOW_PRIORITY,
+    TESTS,
+    Share,
+    is_of_a_stack,
+    make_scheduling,
+    turn_of,
+    work_of,
+)
 from tests.figures import FigureFile
 from tests.lasting import end_all, lasting
 
@@ -22,38 +31,8 @@ from tests.lasting import end_all, lasting
 if TYPE_CHECKING:
     from benchmarks.stack import RunningStack
 
-TESTS = Path(__file__).resolve().parent
+SHARE = pytest.StashKey[Share]()
 ABOUT_THE_CPU = "about the CPU's kernels"
-# Where tests start a real Triton, on their own or with the fixtures below.
-OF_STACKS = (
-    "tests/stack/",
-    "tests/survival/",
-    "tests/embeddings/test_in_triton.py",
-    "tests/launcher/stack/test_stack.py",
-)
-
-# Files that share stacks beside the usual one, each kind for one worker; and those that share none.
-SHARING = {
-    "releases": tuple(
-        f"tests/stack/test_{name}.py"
-        for name in ("adapters", "broken_canaries", "console", "releases", "tensor_models", "tuning")
-    ),
-    "survival": ("tests/survival/",),
-}
-WITH_STACKS_OF_THEIR_OWN = (
-    *(
-        f"tests/stack/test_{name}.py"
-        for name in ("vllm_runtime", "split", "reviving", "objectives", "replicas", "llm_runtime")
-    ),
-    "tests/launcher/stack/test_stack.py",
-    "tests/survival/test_chaos.py",
-)
-_USUAL = "stack"
-# The longest work is begun first, so that the workers end together. While the first stack compiles the CPU's
-# kernels, other workers do something that needs none, instead of waiting for them.
-_WITHOUT_KERNELS = "tests/engine/cuda/"
-LONGEST_FIRST = (_USUAL, _WITHOUT_KERNELS, *SHARING, *WITH_STACKS_OF_THEIR_OWN)
-LONG_WITHOUT_STACKS = "tests/engine/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,11 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # Below a shell's background job it is ignored, by all that is started too; many tests press Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A third of Hypothesis' own number, where a test does not say: each run looks at other examples.
-    settings.register_profile("usual", max_examples=30, deadline=None)
+    # A fifth of Hypothesis' own number, where a test does not say: each run looks at other examples.
+    settings.register_profile("usual", max_examples=20, deadline=None)
     settings.load_profile("default" if config.getoption("--full") else "usual")
     # Commands that tests call in this process make files as they do in their own: for the owner alone.
     os.umask(0o077)
+    config.stash[SHARE] = Share(config)
     if config.getoption("--device") == "cpu":
         # Read when a kernel is defined, so before anything imports one.
         os.environ["TRITON_INTERPRET"] = "1"
@@ -98,14 +78,17 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     Nor do tests leave much: it looks for that a fifth as often, which takes a third less.
     """
     gc.disable()
+    share = session.config.stash[SHARE]
     try:
-        if is_second_worker_of_all_tests(session.config):
-            import_tests_backwards()
+        if share.imports_backwards:
+            import_backwards(share.files())
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
         gc.set_threshold(20_000, 20, 50)
+        if share.is_patient:
+            os.nice(LOW_PRIORITY)
 
 
 @pytest.fixture
@@ -114,17 +97,15 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
     return partial(record_property, "figure")
 
 
-def is_second_worker_of_all_tests(config: pytest.Config) -> bool:
-    worker: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
-    is_all = [Path(each).resolve() for each in config.args] == [TESTS]
-    return worker == "gw1" and is_all and config.getoption("--device") == "cpu"
-
-
-def import_tests_backwards() -> None:
+def import_backwards(files: Iterable[Path]) -> None:
     """Where nothing is compiled yet, each of two workers compiles one half, and neither all of it."""
-    for path in sorted(TESTS.rglob("test_*.py"), reverse=True):
+    for path in sorted(files, reverse=True):
         with suppress(Exception, pytest.skip.Exception):  # told when it is collected
             import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return config.stash[SHARE].leaves_out(collection_path) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -141,12 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """For pytest -n: one stack of a kind, and what a file prepares is prepared once."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    scheduling = LoadScopeScheduling(config, log)
-    scheduling._split_scope = work_of
-    return scheduling
+    return make_scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -155,26 +131,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     yield
     if nextitem is not None and work_of(nextitem.nodeid) != work_of(item.nodeid):
         end_all()
-
-
-def is_of_a_stack(nodeid: str) -> bool:
-    return nodeid.startswith(OF_STACKS)
-
-
-def work_of(nodeid: str) -> str:
-    """Tests with the same answer are run by the same worker."""
-    if nodeid.startswith(_WITHOUT_KERNELS):
-        return _WITHOUT_KERNELS
-    file = nodeid.partition("::")[0]
-    if not is_of_a_stack(nodeid) or file in WITH_STACKS_OF_THEIR_OWN:
-        return file
-    return next((kind for kind, files in SHARING.items() if nodeid.startswith(files)), _USUAL)
-
-
-def turn_of(nodeid: str) -> int:
-    if (work := work_of(nodeid)) in LONGEST_FIRST:
-        return LONGEST_FIRST.index(work)
-    return len(LONGEST_FIRST) + (not nodeid.startswith(LONG_WITHOUT_STACKS))
 
 
 class LeftOut(pytest.Module):

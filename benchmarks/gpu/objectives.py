@@ -26,7 +26,8 @@ from benchmarks.plots import Plots
 from python_backend.wire.tiers import Tier
 
 PARTS = ("arena", "overload", "paced", "embeddings")
-ENGINE = Engine(places=48, kv_tokens=32_768, step_tokens=2048, block_tokens=64)
+# `even_context` is that of the 8B shape.
+ENGINE = Engine(places=48, kv_tokens=32_768, step_tokens=2048, block_tokens=64, even_context=13_312)
 # Random weights: nobody reads the answers, and steps take the same time.
 PARAMETERS = {**RANDOM_WEIGHTS, "inflight_max_sequence_tokens": "8192", **sized(ENGINE)}
 FIRST_TOKEN_S = {Tier.INTERACTIVE: 0.5, Tier.STANDARD: 1.5, Tier.BATCH: 8.0}

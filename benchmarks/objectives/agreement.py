@@ -118,6 +118,8 @@ def _played(session: Session, times: StepTimes) -> list[SimulatedRequest]:
         engine.block_tokens,
         depth=engine.depth,
         believed_cost=times.believed,
+        even_context=engine.even_context,
+        slowness=times.slowness,
     )
     objectives = {tier_named(tier): each for tier, each in session.objectives.items()}
     homes = [home for run in session.runs for home in run.homes]
@@ -151,7 +153,15 @@ def by_fleet(session: Session, run: SentRun, per_s: float, times: StepTimes) -> 
     engine, lengths = session.engine, lengths_of(Trace("run", tuple(run.requests)))
     lengths["home"] = run.homes or -1
     plan = FleetPlan(
-        ReplicaShape(times.taken, engine.places, engine.step_tokens, engine.kv_tokens, depth=engine.depth),
+        ReplicaShape(
+            times.taken,
+            engine.places,
+            engine.step_tokens,
+            engine.kv_tokens,
+            depth=engine.depth,
+            even_context=engine.even_context,
+            slowness=times.slowness.since(run.began_s),
+        ),
         {tier_named(tier): each for tier, each in session.objectives.items()},
         lengths,
         [per_s] * ceil((run.window_s[1] + GRACE_S) / PERIOD_S),

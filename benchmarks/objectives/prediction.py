@@ -31,6 +31,7 @@ class Engine:
     step_tokens: int
     block_tokens: int = 16
     depth: int = 2
+    even_context: int | None = None
 
 
 @dataclass(frozen=True)

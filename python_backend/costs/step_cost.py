@@ -19,6 +19,14 @@ class StepShape:
     kv_tokens: float
 
 
+def weight_of(start: float, count: float, even_context: float | None) -> float:
+    """As how many of a prompt's first tokens those take that come behind `start` others.
+
+    Behind `even_context` one takes twice as long, for it looks back at all of them; None: it does not.
+    """
+    return count if even_context is None else count * (1.0 + (start + count / 2) / even_context)
+
+
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """Milliseconds; none of them is negative. One compute unit is one millisecond of engine time."""

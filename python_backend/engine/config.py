@@ -47,7 +47,11 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What the model allows: ids below `vocabulary`, and sequences up to `max_sequence_tokens` long."""
+    """What the model allows: ids below `vocabulary`, and sequences up to `max_sequence_tokens` long.
+
+    Behind more than `even_context` tokens, attention takes longer than the rest of the model.
+    """
 
     vocabulary: int
     max_sequence_tokens: int
+    even_context: int | None = None

@@ -82,6 +82,7 @@ class Engine:
             config.max_batch_size,
             config.max_step_tokens,
             config.enable_kv_cache_reuse,
+            limits.even_context,
         )
         self._memory = memory
         recalled = None if memory is None else memory.recall()

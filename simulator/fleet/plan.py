@@ -65,7 +65,10 @@ def _has_shorter(places, place, room, most):
 
 @compiled
 def plan_step(engines, shape, row, now_s):
-    """Hands out prompt tokens of the next step, as `handed_out` does; how many, and what they read."""
+    """Hands out prompt tokens of the next step, as `handed_out` does; how many, their weight, what they read.
+
+    Prompts behind long contexts are not cut smaller here; what they take in all is the same.
+    """
     replica, places = engines.replicas[row], engines.slots[row]
     decoding = replica.decoding
     batch, budget = limits(shape, _target_s(replica, shape), decoding, replica.kv)
@@ -78,6 +81,7 @@ def plan_step(engines, shape, row, now_s):
         room += make_way(engines, row, batch, room)
         decoding = replica.decoding
     whole, kv, used = max(budget - decoding, 0), 0, replica.kv + decoding
+    weight = 0.0
     left, room, part = whole, min(replica.behind, room), budget // PART_FOR_SHORT
     for place in range(room):
         if left <= 0:
@@ -90,6 +94,8 @@ def plan_step(engines, shape, row, now_s):
         if request.lacking > left and _has_shorter(places, place, room, part):
             given = max(left - part, 0)
         request.given = given
-        kv += request.prompt + request.done - request.lacking if given else 0
+        start = request.prompt + request.done - request.lacking
+        kv += start if given else 0
+        weight += given * (1.0 + (start + given / 2) / shape.even_context)
         left -= given
-    return whole - left, kv
+    return whole - left, weight, kv

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
+from simulator.slowness import AS_USUAL, Slowness
 
 Array = NDArray[Any]
 
@@ -89,6 +90,10 @@ class Shape(NamedTuple):
     is_prefilled: bool
     depth: int
     tokens_s: Array  # what a step of one, two, three … tokens takes, where each does not take as much
+    even_context: float  # a prompt's token takes twice as long behind so many
+    slower: Array  # how many times as long steps take, for `slower_every_s` each from `slower_from_s` on
+    slower_every_s: float
+    slower_from_s: float
 
 
 class Engines(NamedTuple):
@@ -144,6 +149,8 @@ class ReplicaShape:
     kv_tokens: int
     is_prefilled: bool = False
     depth: int = 2
+    even_context: int | None = None
+    slowness: Slowness = AS_USUAL
 
 
 def _rows(size: int | tuple[int, int], dtype: np.dtype[Any]) -> Array:

@@ -120,6 +120,13 @@ def _merge_arrived(engines, row, count):
 
 
 @compiled
+def _slower(shape, now_s):
+    """As `Slowness` has it."""
+    place = math.floor((now_s - shape.slower_from_s) / shape.slower_every_s)
+    return shape.slower[place] if 0 <= place < len(shape.slower) else 1.0
+
+
+@compiled
 def begin(engines, shape, row, now_s):
     """Plans the next run as of what was known shortly before it; none without requests."""
     replica = engines.replicas[row]
@@ -128,13 +135,13 @@ def begin(engines, shape, row, now_s):
     elif replica.awaited:
         _merge_arrived(engines, row, 1)
     replica.awaited = 0
-    prefill, kv = 0, 0
+    prefill, weight, kv = 0, 0.0, 0
     if replica.behind or replica.light_until_s > 0.0:
-        prefill, kv = plan_step(engines, shape, row, now_s)
+        prefill, weight, kv = plan_step(engines, shape, row, now_s)
     if replica.arrived:
         _merge_arrived(engines, row, replica.arrived)
         if prefill == 0 and replica.decoding == 0:
-            prefill, kv = plan_step(engines, shape, row, now_s)
+            prefill, weight, kv = plan_step(engines, shape, row, now_s)
     decoding = replica.decoding
     if prefill == 0 and decoding == 0:
         engines.next_s[row] = math.inf
@@ -143,11 +150,12 @@ def begin(engines, shape, row, now_s):
         return
     steps = 1 if replica.behind else max(engines.slots[row, 0].heap_step - replica.step, 1)
     replica.run_prefill, replica.run_steps, replica.began_s = prefill, steps, now_s
-    computed_s = shape.base_s + shape.prefill_s * prefill + shape.decode_s * decoding
+    computed_s = shape.base_s + shape.prefill_s * weight + shape.decode_s * decoding
     if prefill + decoding <= len(shape.tokens_s):
         computed_s = shape.tokens_s[prefill + decoding - 1]
-    replica.step_s = computed_s + shape.kv_s * (replica.kv + kv)
-    replica.growth_s = shape.kv_s * decoding
+    slower = _slower(shape, now_s)
+    replica.step_s = slower * (computed_s + shape.kv_s * (replica.kv + kv))
+    replica.growth_s = slower * shape.kv_s * decoding
     engines.next_s[row] = now_s + took_s(replica, steps)
 
 

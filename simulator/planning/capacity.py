@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from python_backend.costs.step_cost import StepCost
+from python_backend.costs.step_cost import StepCost, weight_of
 from simulator.engine import EngineShape
 from simulator.planning.profiles import SLOTS, STEP_TOKENS
 from simulator.report import figures_of
@@ -44,11 +44,14 @@ class Capacity:
         return self.per_s / self.bound_per_s if self.bound_per_s else 0.0
 
 
-def bound_per_s(cost: StepCost, prompt_tokens: float, output_tokens: float, slots: int = SLOTS) -> float:
+def bound_per_s(
+    cost: StepCost, prompt_tokens: float, output_tokens: float, even_context: int | None = None
+) -> float:
     """Requests a second of a batch that is always full: no objective lets a replica do more."""
     read_ms = cost.kv_kilotoken_ms * (prompt_tokens + output_tokens / 2) / 1000
-    token_ms = cost.base_ms / slots + cost.decode_sequence_ms + read_ms
-    return 1000 / (prompt_tokens * cost.prefill_token_ms + output_tokens * token_ms)
+    token_ms = cost.base_ms / SLOTS + cost.decode_sequence_ms + read_ms
+    prompt_ms = cost.prefill_token_ms * weight_of(0, prompt_tokens, even_context)
+    return 1000 / (prompt_ms + output_tokens * token_ms)
 
 
 class CapacitySearch:
@@ -63,7 +66,7 @@ class CapacitySearch:
 
     def of(self, profile: Profile, cost: StepCost | None = None) -> Capacity:
         cost = cost or profile.cost
-        bound = bound_per_s(cost, self._prompt_tokens, self._output_tokens)
+        bound = bound_per_s(cost, self._prompt_tokens, self._output_tokens, profile.even_context)
         low, high, best, missed = 0.0, 2 * _MOST_SHARE, None, None
         for _ in range(_ROUNDS):
             share = (low + high) / 2
@@ -82,7 +85,9 @@ class CapacitySearch:
         return self._play(profile, profile.cost, per_s, per_s)
 
     def _play(self, profile: Profile, cost: StepCost, per_s: float, bound: float) -> Figures:
-        shape = EngineShape(cost, SLOTS, STEP_TOKENS, profile.kv_tokens, 64)
+        shape = EngineShape(
+            cost, SLOTS, STEP_TOKENS, profile.kv_tokens, 64, even_context=profile.even_context
+        )
         scenario = Scenario(shape, objectives=self._objectives, overhead_s=_OVERHEAD_S)
         trace = _sized(self._trace, max(int(bound * _LASTING_S), _LEAST_REQUESTS))
         rate = len(trace.requests) / max(trace.duration_s, 1e-9)

@@ -44,6 +44,7 @@ class Profile:
     fit_error: float
     origin: str
     is_extrapolated: bool = False
+    even_context: int | None = None  # behind so many, a prompt's token takes twice as long
 
     @property
     def cost(self) -> StepCost:
@@ -58,7 +59,7 @@ class Profile:
         return self.origin.startswith(MEASURED)
 
     def shape(self, slots: int = SLOTS, step_tokens: int = STEP_TOKENS) -> ReplicaShape:
-        return ReplicaShape(self.cost, slots, step_tokens, self.kv_tokens)
+        return ReplicaShape(self.cost, slots, step_tokens, self.kv_tokens, even_context=self.even_context)
 
     def start_s(self, fixed_s: float, gb_per_s: float) -> float:
         """A cold start: the process, and its weights from wherever they lie."""

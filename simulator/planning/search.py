@@ -103,7 +103,7 @@ def candidates(wish: Wish, profiles: Sequence[Profile]) -> list[Profile]:
 def least_dollars(wish: Wish, profile: Profile) -> float:
     """An hour of it at least, if batches were always full."""
     traffic = wish.traffic
-    bound = bound_per_s(profile.cost, traffic.prompt_tokens, traffic.output_tokens)
+    bound = bound_per_s(profile.cost, traffic.prompt_tokens, traffic.output_tokens, profile.even_context)
     return traffic.peak_per_s / bound * profile.tensor_parallel * wish.prices[profile.gpu]
 
 

@@ -14,6 +14,7 @@ from python_backend.costs.step_cost import StepCost
 from python_backend.wire.tiers import Tier
 from simulator.engine import EngineShape, SimulatedEngine
 from simulator.request import SimulatedRequest
+from simulator.slowness import Slowness
 from tests.fakes.timed_engine import Asked, Course, play
 
 COST = StepCost(12.0, 0.12, 0.25, 0.05)
@@ -126,6 +127,24 @@ def test_a_long_answer_alone_is_a_handful_of_events_however_many_tokens_it_has()
         events += 1
     assert request.ended_s is not None
     assert events <= 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chunks"), [(400, [(0, 400)]), (1200, [(0, 512), (512, 512), (1024, 176)])]
+)
+def test_a_prompt_takes_longer_the_more_it_looks_back_at(prompt: int, chunks: list[tuple[int, int]]) -> None:
+    shape = EngineShape(StepCost(10.0, 0.1, 0.0), even_context=1000)
+    first_s = reckoned([Asked(0.0, prompt, 1, Tier.STANDARD)], shape)[0].first_s[0]
+    took_ms = sum(10.0 + 0.1 * count * (1 + (start + count / 2) / 1000) for start, count in chunks)
+    assert first_s == pytest.approx(took_ms / 1000)
+
+
+def test_steps_take_as_many_times_as_long_as_the_processor_makes_them_when_they_begin() -> None:
+    slowness = Slowness((1.0, 2.0), every_s=10.0)
+    shape = EngineShape(StepCost(1000.0, 0.0, 0.0), slowness=slowness)
+    asked = [Asked(at_s, 5, 1, Tier.STANDARD) for at_s in (0.0, 11.0, 21.0)]
+    firsts_s = reckoned(asked, shape)[0].first_s
+    assert [firsts_s[key] - each.at_s for key, each in enumerate(asked)] == pytest.approx([1.0, 2.0, 1.0])
 
 
 def test_tokens_are_counted_between_the_events() -> None:

@@ -249,9 +249,13 @@ async def test_no_answer_is_lost_when_one_of_two_servers_dies(
             asyncio.create_task(ask(http, body, event)) for body, event in zip(bodies, begun, strict=True)
         ]
         await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
-        victim = min(await busy(http, pair))  # what the other one had may be answered by now
+        victim = min(await busy(http, pair) or SERVERS)  # what the other one had may be answered by now
         (left,) = set(SERVERS) - {victim}
-        tritons(pair)[victim].kill()
+        triton = tritons(pair)[victim]
+        triton.suspend()
+        await asyncio.sleep(0.3)  # in which the router hears what it had said
+        has_more = victim in await busy(http, pair)  # a busy machine comes late, and all may be answered
+        triton.kill()
         # Who is gone is sent nothing more, and what it would have been sent is answered all the same.
         await until_up(http, pair, {left}, 30)
         before = await sent(http, pair)
@@ -260,7 +264,7 @@ async def test_no_answer_is_lost_when_one_of_two_servers_dies(
         assert answers == expected
         assert await asyncio.gather(*later) == expected[:8]
         assert (await sent(http, pair))[left] >= before[left] + len(later)
-        assert await total(http, "inflight_replays_total", pair.model) > 0
+        assert not has_more or await total(http, "inflight_replays_total", pair.model) > 0
         delivered = await total(http, "inflight_completion_tokens_total", pair.model) - delivered
         assert delivered == sum(answer.usage["completion_tokens"] for answer in (*answers, *expected[:8]))
         await until_idle(http, pair)

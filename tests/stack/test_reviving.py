@@ -81,15 +81,24 @@ async def is_up(http: httpx.AsyncClient, model: str) -> bool:
     return await figure(http, "inflight_replica_up", model) == 1
 
 
-async def watch(http: httpx.AsyncClient, model: str) -> None:
-    """Until it takes no requests, and until it takes them again."""
+async def until_down(http: httpx.AsyncClient, model: str) -> None:
     began_s = time.monotonic()
     while await is_up(http, model):
         assert time.monotonic() - began_s < NOTICED_WITHIN_S, "nobody noticed"
         await asyncio.sleep(0.05)
+
+
+async def until_up(http: httpx.AsyncClient, model: str) -> None:
+    began_s = time.monotonic()
     while not await is_up(http, model):
         assert time.monotonic() - began_s < REVIVED_WITHIN_S, "it did not come back"
         await asyncio.sleep(0.05)
+
+
+async def watch(http: httpx.AsyncClient, model: str) -> None:
+    """Until it takes no requests, and until it takes them again."""
+    await until_down(http, model)
+    await until_up(http, model)
 
 
 async def stream(
@@ -138,18 +147,19 @@ async def test_streams_go_on_when_a_process_of_the_pipeline_is_lost(
         ]
         await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
         process.send_signal(blow)
-        watching = asyncio.create_task(watch(http, own_stack.model))
         # One that comes while nothing lives waits for what is revived.
-        running.append(asyncio.create_task(stream(http, own_stack, 0)))
-        await watching
-        assert await asyncio.gather(*running) == [*answers, answers[0]]
+        late = asyncio.create_task(stream(http, own_stack, 0))
+        await until_down(http, own_stack.model)
+        ended = sum(task.done() for task in running)  # before the blow, which a busy machine deals late
+        await until_up(http, own_stack.model)
+        assert await asyncio.gather(*running, late) == [*answers, answers[0]]
         replays = await figure(http, "inflight_replays_total", own_stack.model) - replays
         revivals = await figure(http, "inflight_model_revivals_total", own_stack.model) - revivals
     assert process_of(own_stack, model).pid != process.pid
     if triton_of(own_stack).pid == triton.pid:
         assert revivals > 0
         # Without the engine none can have ended by itself.
-        least = {"tensorrt_llm": STREAMS, "postprocessing": 1}[model]
+        least = {"tensorrt_llm": STREAMS - ended, "postprocessing": 1}[model]
         assert least <= replays <= STREAMS
 
 

@@ -21,7 +21,6 @@ from launcher.settings import StackSettings
 from python_backend.embeddings.model import EmbeddingModel
 from router.control.releases.records import RolloutState
 from router.core.manifest import Manifest
-from tests.embeddings.test_decoders import write_reranker
 from tests.router.kserve.asking import grpc_input, http_input
 from tests.stack.multiplier import write_multiplier
 from tests.stack.releasing import IN_FLIGHT, LOADED_WITHIN_S, ReleaseStack, until
@@ -91,6 +90,8 @@ def test_an_onnx_model_is_released_like_any_other(release_stack: ReleaseStack, t
 
 
 def test_a_decoder_is_released_as_a_reranker(release_stack: ReleaseStack, tmp_path: Path) -> None:
+    from tests.embeddings.test_decoders import write_reranker
+
     write_reranker(tmp_path)
     release_stack.command("add", "judge", str(tmp_path))
     release_stack.command("promote", "judge@1")

@@ -14,7 +14,6 @@ from python_backend.embeddings.model import EmbeddingModel
 from python_backend.triton_adapter.embeddings import TritonPythonModel
 from python_backend.wire.errors import InflightError
 from tests.embeddings.checkpoints import embeddings_checkpoint
-from tests.embeddings.test_decoders import END, write_embedder, write_reranker
 from tests.fakes.triton_stub import Request, Sender, arguments
 
 
@@ -222,6 +221,8 @@ def test_int8_is_computed_where_it_is_asked_for(checkpoint: Path, plain: Embeddi
 
 
 def test_a_decoder_makes_vectors_as_short_as_asked(tmp_path: Path) -> None:
+    from tests.embeddings.test_decoders import END, write_embedder
+
     write_embedder(tmp_path, "qwen3")
     loaded = TritonPythonModel()
     loaded.initialize(arguments("embeddings", {"checkpoint_dir": str(tmp_path), "threads": "1"}))
@@ -233,6 +234,8 @@ def test_a_decoder_makes_vectors_as_short_as_asked(tmp_path: Path) -> None:
 
 
 def test_a_decoder_scores_pairs_in_its_template(tmp_path: Path) -> None:
+    from tests.embeddings.test_decoders import write_reranker
+
     write_reranker(tmp_path)
     loaded, plain = TritonPythonModel(), EmbeddingModel.load(tmp_path)
     loaded.initialize(arguments("embeddings", {"checkpoint_dir": str(tmp_path), "threads": "1"}))

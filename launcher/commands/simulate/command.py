@@ -109,6 +109,15 @@ def simulate(
         int,
         typer.Option(min=1, max=2, metavar="N", help="Steps that may be in flight: 1 on a CPU, 2 on a GPU."),
     ] = 2,
+    even_context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Behind so many tokens one of a prompt takes twice as long: 13312 for an 8B model on a GPU."
+            " By default all take the same.",
+        ),
+    ] = None,
     context_tokens: Annotated[
         int | None,
         typer.Option(
@@ -166,6 +175,7 @@ def simulate(
                 block_tokens,
                 whole_answers,
                 depth,
+                even_context=even_context,
             ),
             replicas=replicas,
             objectives=options.objectives(slo or []),

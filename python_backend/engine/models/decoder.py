@@ -111,6 +111,21 @@ class DecoderShape:
     activation_limit: float = 7.0
     experts: ExpertShape | None = None
 
+    def even_context(self, attention_speed: float) -> int | None:
+        """How many tokens a row looks back at when that takes as long as its products; None: it never does.
+
+        Attention multiplies at so many times the speed of products.
+        """
+        looks_back = sum(window is None for window in self.windows) * 2 * self.heads * self.head_dim
+        if not looks_back:
+            return None
+        experts, heads = self.experts, 2 * self.heads + 2 * self.kv_heads
+        wide = self.intermediate
+        if experts is not None:
+            wide = (experts.per_token + experts.shared) * experts.intermediate
+        products = self.layers * self.hidden * (heads * self.head_dim + 3 * wide)
+        return int(attention_speed * products / looks_back)
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:

@@ -26,6 +26,9 @@ LEAST_BATCH_SHARE = 8
 LEAST_TIMES_BASE = 4.0
 
 
+# Attention of a few rows of a long context keeps a GPU as busy as that of thousands where they are a multiple
+# of this; with fewer than `LEAST_STEP_TOKENS` it only reads the context.
+LONG_CHUNK_TOKENS = 512
 # A fourth of a step is for short prompts, where long ones would take all of it.
 PART_FOR_SHORT = 4
 
@@ -112,12 +115,28 @@ def part_for_short(max_step_tokens: int) -> int:
     return max_step_tokens // PART_FOR_SHORT
 
 
-def handed_out(lacking: int, left: int, max_step_tokens: int, has_shorter: Callable[[], bool]) -> int:
-    """How many of its lacking tokens a prompt gets of what is left of a step.
+def times_as_long(context: int, even_context: int | None) -> float:
+    """A prompt's token behind that many takes as long as so many behind few, `even_context` or less."""
+    return 1.0 if even_context is None else max(1.0, context / even_context)
+
+
+def handed_out(
+    lacking: int, left: int, max_step_tokens: int, has_shorter: Callable[[], bool], times: float = 1.0
+) -> int:
+    """How many of its lacking tokens, each of which counts so many times, a prompt gets of what is left.
 
     One that would take all of it leaves a part to shorter ones behind it: they would wait for the whole of
     it otherwise, step after step. Whether there are any is asked only where it matters.
     """
-    if lacking <= left or left <= 0:
+    if left <= 0:
+        return 0
+    if lacking * times <= left:
+        return lacking
+    if has_shorter():
+        left -= part_for_short(max_step_tokens)
+    if times == 1.0:
         return max(0, min(lacking, left))
-    return max(0, left - part_for_short(max_step_tokens)) if has_shorter() else left
+    count = int(left / times)
+    if count > LONG_CHUNK_TOKENS:
+        count -= count % LONG_CHUNK_TOKENS
+    return max(0, min(lacking, left, max(count, LEAST_STEP_TOKENS)))

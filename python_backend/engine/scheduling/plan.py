@@ -65,6 +65,7 @@ class StepPlan:
     preempted: list[Sequence] = field(default_factory=list)
     paused: list[Sequence] = field(default_factory=list)
     tokens: int = 0
+    long_context_tokens: int = 0  # what tokens of prompts behind long contexts count beside themselves
     drafts: int = 0  # of the tokens
     begun_ns: int = 0
     follows: bool = False

@@ -3,7 +3,8 @@
 There is no prefill phase and no decode phase. A sequence has tokens, some of them computed; a step hands
 out the others under one token budget, first to the sequences that lack a single token (their clients wait
 for the next one), then to those with more to catch up, then to new ones, unless these are of a better tier.
-A long prompt is thereby spread over steps and nobody's next token waits for it.
+A long prompt is thereby spread over steps and nobody's next token waits for it. Behind a long context, where
+attention takes longer than everything else, a token counts as several.
 
 Running and waiting are each in order of rank: better tiers first, and within a tier by arrival. A sequence
 joins with the blocks of every token it has, so only the growth of running sequences can find the pool
@@ -42,7 +43,7 @@ from python_backend.wire.tiers import Tier
 
 from .batch import Batch
 from .blocks_in_progress import BlocksInProgress
-from .budget import handed_out, part_for_short
+from .budget import handed_out, part_for_short, times_as_long
 from .plan import StepPlan
 
 if TYPE_CHECKING:
@@ -67,11 +68,13 @@ class Scheduler:
         max_batch_size: int,
         max_step_tokens: int,
         reuses_blocks: bool = True,
+        even_context: int | None = None,
     ) -> None:
         self.batch: Batch[Sequence] = Batch(max_batch_size)
         self._pool = pool
         self._rule = rule
         self._reuses_blocks = reuses_blocks
+        self._even_context = even_context
         self._chains = Chains(pool.tokens_per_block)
         self.configure(max_batch_size, max_step_tokens)
 
@@ -208,11 +211,15 @@ class Scheduler:
 
     def _hand_out(self, plan: StepPlan, sequence: Sequence) -> None:
         """What the sequence still lacks, as far as the budget goes."""
-        left, most = self.max_step_tokens - plan.tokens, self.max_step_tokens
-        lacking = sequence.unscheduled_tokens
-        count = handed_out(lacking, left, most, lambda: self._has_shorter(plan, sequence))
+        lacking, most = sequence.unscheduled_tokens, self.max_step_tokens
+        times = times_as_long(sequence.scheduled_tokens, self._even_context)
+        count = handed_out(lacking, self._left(plan), most, lambda: self._has_shorter(plan, sequence), times)
         if count > 0:
             plan.add(sequence, count)
+            plan.long_context_tokens += int(count * (times - 1.0))
+
+    def _left(self, plan: StepPlan) -> int:
+        return self.max_step_tokens - plan.tokens - plan.long_context_tokens
 
     def _has_shorter(self, plan: StepPlan, sequence: Sequence) -> bool:
         """Whether a short prompt of the same tier has nothing of the step yet."""
@@ -239,7 +246,7 @@ class Scheduler:
         position = 0
         while position < len(self.waiting) and self.waiting[position].tier < better_than:
             sequence = self.waiting[position]
-            if not self._rule.is_open(running_before, self.max_step_tokens - plan.tokens):
+            if not self._rule.is_open(running_before, self._left(plan)):
                 return
             if takers is None and self.batch.is_full:
                 takers = self._takers()

@@ -79,6 +79,22 @@ def test_steps_take_what_those_of_their_size_took_in_the_run_where_there_were_en
     assert taken.step_ms(StepShape(60, 0, 0)) == pytest.approx(SLOWER * (8 + 60 * 0.5))
 
 
+def test_a_time_at_which_steps_of_each_size_took_longer_is_known_by_its_second() -> None:
+    session = session_of("0.4x")
+    session.samples[:] = [dict(session.samples[0], at_s=10.0 + 0.5 * number) for number in range(20)]
+    steps, took_s = 0, 0.0
+    for sample in session.samples:
+        sample['inflight_engine_steps_total{model="tensorrt_llm",tokens="2",version="1"}'] = steps
+        sample['inflight_engine_step_seconds_total{model="tensorrt_llm",tokens="2",version="1"}'] = took_s
+        steps, took_s = steps + 20, took_s + (0.6 if 14.0 <= sample["at_s"] < 16.0 else 0.2)
+    slowness = by_the_run(session, session.runs[0]).slowness
+    usual = (15 * 0.2 + 4 * 0.6) / 19
+    found = [slowness.at(at_s) for at_s in (10.5, 14.5, 15.5, 18.5)]
+    assert found == pytest.approx([0.2 / usual, 0.6 / usual, 0.6 / usual, 0.2 / usual])
+    assert slowness.since(10.0).at(4.5) == slowness.at(14.5)
+    assert slowness.at(9.9) == slowness.at(30.0) == 1.0
+
+
 def test_a_run_of_which_nothing_was_told_is_refused_by_its_name() -> None:
     session = Session(ENGINE, {}, runs=[SentRun("0.4x", 0.0, (0.0, 5.0), [])], samples=[{"at_s": 1.0}])
     with pytest.raises(ValueError, match=r"0\.4x"):

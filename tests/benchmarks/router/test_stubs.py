@@ -21,8 +21,10 @@ from router.triton.client import TritonConnection, TritonPipeline
 async def serving(stub: type[OpenAIStub] | type[TritonStub]) -> AsyncIterator[int]:
     pacer = Pacer()
     server = await asyncio.get_running_loop().create_server(lambda: stub(pacer), "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1]
-    server.close()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
 
 
 def words(tokens: int) -> list[str]:

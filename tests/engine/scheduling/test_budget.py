@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.costs.step_cost import StepCost, StepShape
-from python_backend.engine.scheduling.budget import StepLimits, step_limits
+from python_backend.engine.scheduling.budget import StepLimits, handed_out, step_limits, times_as_long
 
 MOST = StepLimits(64, 2048)
 GPU = StepCost(12, 0.12, 0.25, 0.05)
@@ -96,3 +96,33 @@ def test_a_looser_objective_never_limits_more(
     loose = step_limits(most, cost, looser * target_ms, running, kv_tokens)
     assert loose.max_batch_size >= tight.max_batch_size
     assert loose.max_step_tokens >= tight.max_step_tokens
+
+
+def test_a_prompt_behind_a_long_context_gets_the_tokens_that_take_as_long_as_a_step_without() -> None:
+    def tokens_of_a_step(context: int) -> int:
+        return handed_out(200_000, 4096, 4096, lambda: False, times_as_long(context, 16_000))
+
+    assert [tokens_of_a_step(context) for context in (0, 16_000, 32_000, 100_000)] == [4096, 4096, 2048, 512]
+
+
+def test_a_prompt_behind_a_long_context_leaves_a_part_of_the_step_to_shorter_ones() -> None:
+    assert handed_out(50_000, 4096, 4096, lambda: True, times=2.0) == 1536
+
+
+@given(
+    st.integers(1, 10**6),
+    st.integers(-100, 8192),
+    st.integers(1, 8192),
+    st.booleans(),
+    st.integers(0, 10**6),
+    st.integers(1, 10**5) | st.none(),
+)
+def test_a_long_context_makes_chunks_shorter_and_never_stops_a_prompt(
+    lacking: int, left: int, most: int, has_shorter: bool, context: int, even: int | None
+) -> None:
+    times = times_as_long(context, even)
+    count = handed_out(lacking, left, most, lambda: has_shorter, times)
+    short = handed_out(lacking, left, most, lambda: has_shorter)
+    assert (count > 0) == (short > 0)
+    assert 0 <= count <= short <= max(left, 0)
+    assert count * times <= left or count <= 64

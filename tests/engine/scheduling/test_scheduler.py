@@ -26,10 +26,13 @@ class World:
         guaranteed_no_evict: bool = False,
         static_batching: bool = False,
         reuses_blocks: bool = True,
+        even_context: int | None = None,
     ) -> None:
         self.pool = BlockPool(total_blocks, tokens_per_block)
         rule = admission_rule(guaranteed_no_evict, static_batching)
-        self.scheduler = Scheduler(self.pool, rule, max_batch_size, max_step_tokens, reuses_blocks)
+        self.scheduler = Scheduler(
+            self.pool, rule, max_batch_size, max_step_tokens, reuses_blocks, even_context
+        )
         self._arrivals = 0
 
     def add(self, prompt_tokens: int, max_new_tokens: int = 100, tier: Tier = Tier.STANDARD) -> Sequence:
@@ -67,6 +70,22 @@ def test_a_long_prompt_is_spread_over_steps() -> None:
     world = World(max_step_tokens=16)
     world.add(40)
     assert [world.step() for _ in range(4)] == [{0: 16}, {0: 16}, {0: 8}, {0: 1}]
+
+
+def test_tokens_behind_a_long_context_count_as_several() -> None:
+    world = World(total_blocks=1000, max_step_tokens=200, even_context=400)
+    world.add(1000)
+    assert [world.step() for _ in range(7)] == [{0: count} for count in (200, 200, 200, 133, 109, 95, 63)]
+
+
+def test_a_prompt_behind_a_long_context_takes_a_whole_step_with_few_tokens() -> None:
+    world = World(total_blocks=1000, max_step_tokens=1000, even_context=100)
+    world.add(1200)
+    world.step()
+    world.add(1200)
+    plan = world.scheduler.schedule()
+    assert [(chunk.start, chunk.count) for chunk in plan.chunks] == [(1000, 100)]
+    assert plan.tokens + plan.long_context_tokens == 1000
 
 
 def test_no_decoding_sequence_waits_for_a_long_prompt() -> None:

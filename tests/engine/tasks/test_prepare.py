@@ -20,7 +20,6 @@ from python_backend.engine.host.processor import instructions_for
 from python_backend.engine.models import load_weights
 from python_backend.engine.tasks import prepare as preparation
 from python_backend.wire.errors import InflightError
-from tests.engine.checkpoints import random_model, save
 
 # What is prepared for a GPU is little, and can be looked at without one.
 packs = pytest.mark.usefixtures("cpu_kernels")
@@ -74,9 +73,16 @@ def packed_folders(packed: Path) -> list[Path]:
     return [path for path in packed.iterdir() if path.is_dir()]
 
 
+def saved(path: Path, family: str, seed: int = 0) -> Path:
+    """A checkpoint with random weights."""
+    from tests.engine.checkpoints import random_model, save  # torch, only where these tests run
+
+    return save(random_model(family, seed=seed), path)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(random_model("Llama"), tmp_path_factory.mktemp("llama"))
+    return saved(tmp_path_factory.mktemp("llama"), "Llama")
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +162,9 @@ def test_deleted_packed_weights_are_made_again(model: Path, packed: Path, tmp_pa
 
 @packs
 def test_a_changed_checkpoint_is_packed_again_and_replaces_the_old_one(tmp_path: Path) -> None:
-    model = save(random_model("Llama"), tmp_path / "model")
+    model = saved(tmp_path / "model", "Llama")
     assert prepare_here(model, tmp_path / "packed") == ["packing"]
-    save(random_model("Llama", seed=1), model)
+    saved(model, "Llama", seed=1)
     assert prepare_here(model, tmp_path / "packed") == ["packing"]
     assert len(packed_folders(tmp_path / "packed")) == 1
 
@@ -174,7 +180,7 @@ def test_two_preparations_at_once_pack_once(model: Path, tmp_path: Path) -> None
 @pytest.mark.usefixtures("first")
 def test_a_dense_model_of_another_family_needs_no_other_kernels(tmp_path: Path, kernels: Path) -> None:
     compiled = sorted(kernels.rglob("*.nbc"))
-    other = save(random_model("Gemma2"), tmp_path / "model")
+    other = saved(tmp_path / "model", "Gemma2")
     assert prepare_here(other, tmp_path / "packed") == ["packing"]
     assert sorted(kernels.rglob("*.nbc")) == compiled
 
@@ -186,7 +192,7 @@ def test_what_is_compiled_before_there_are_weights_is_what_a_model_runs(tmp_path
     from python_backend.engine.native.weights import blank_arrays, map_packed, write_packed
 
     for family in ("Llama", "Mixtral"):
-        weights = load_weights(Checkpoint(save(random_model(family), tmp_path / family)))
+        weights = load_weights(Checkpoint(saved(tmp_path / family, family)))
         for kind in Format:
             packed = tmp_path / f"{family}-{kind}"
             write_packed(weights, kind, packed)
@@ -207,7 +213,7 @@ def changed_config(model: Path, **changes: object) -> None:
 
 @packs
 def test_an_unknown_architecture_is_refused_in_our_own_words(tmp_path: Path) -> None:
-    model = save(random_model("Llama"), tmp_path / "model")
+    model = saved(tmp_path / "model", "Llama")
     changed_config(model, architectures=["PoemForCausalLM"])
     result = prepare(model, tmp_path / "packed")
     assert result.status == 1
@@ -219,7 +225,7 @@ def test_an_unknown_architecture_is_refused_in_our_own_words(tmp_path: Path) -> 
 
 @packs
 def test_a_damaged_checkpoint_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    model = save(random_model("Llama"), tmp_path / "model")
+    model = saved(tmp_path / "model", "Llama")
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4000])
     result = prepare(model, tmp_path / "packed")
@@ -264,7 +270,7 @@ def test_preparing_for_a_gpu_packs_and_compiles_nothing(
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_a_model_that_a_gpu_cannot_serve_is_refused_while_preparing(tmp_path: Path) -> None:
-    model = save(random_model("Llama"), tmp_path / "model")
+    model = saved(tmp_path / "model", "Llama")
     with pytest.raises(InflightError, match=r"inflight_precision is 'int8'.*this machine computes on a GPU"):
         preparation.prepare(told(model, tmp_path, inflight_precision="int8"))
     with pytest.raises(InflightError, match="inflight_max_sequence_tokens is '257'; allowed: 1 to 256"):

@@ -38,6 +38,7 @@ from simulator.planning.wish import Traffic, Wish
 from simulator.report import figures_of
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from simulator.slowness import AS_USUAL, Slowness
 from simulator.uneven_cost import UnevenStepCost
 
 COST = StepCost(12.0, 0.12, 0.25, 0.05)
@@ -191,8 +192,17 @@ def test_it_agrees_with_the_detailed_simulator(per_s: float) -> None:
         assert played.percentile(1, tier, 0.5) == pytest.approx(seen.inter_token_p50_s, rel=0.15)
 
 
-@pytest.mark.parametrize("cost", [StepCost(20.0, 5.0, 8.0), UNEVEN])
-def test_on_two_slow_replicas_requests_wait_as_in_the_detailed_simulator(cost: StepCost) -> None:
+@pytest.mark.parametrize(
+    ("cost", "slowness"),
+    [
+        (StepCost(20.0, 5.0, 8.0), AS_USUAL),
+        (UNEVEN, AS_USUAL),
+        (UNEVEN, Slowness((0.5, 2.0) * 25, every_s=5.0, from_s=-3.0)),
+    ],
+)
+def test_on_two_slow_replicas_requests_wait_as_in_the_detailed_simulator(
+    cost: StepCost, slowness: Slowness
+) -> None:
     count, dice = 400, np.random.default_rng(3)
     prompts = np.clip(dice.lognormal(2.9, 1.0, count), 2, 500).astype(int)
     outputs = np.clip(dice.lognormal(3.5, 0.8, count), 2, 200).astype(int)
@@ -200,12 +210,12 @@ def test_on_two_slow_replicas_requests_wait_as_in_the_detailed_simulator(cost: S
     asked["home"] = dice.integers(0, 2, count)
     homes = [int(each) for each in asked["home"]]
     objectives = {Tier.STANDARD: Objective("m", Tier.STANDARD, 10.0, 0.32)}
-    engine = EngineShape(cost, 8, 256, 8192, depth=1)
+    engine = EngineShape(cost, 8, 256, 8192, depth=1, slowness=slowness)
     scenario = Scenario(engine, 2, objectives=objectives, overhead_s=0.0, homes=homes)
     detailed = simulate(traced(asked), scenario).requests
     firsts = [each.first_token_s - each.at_s for each in detailed if each.first_token_s is not None]
     plan = FleetPlan(
-        ReplicaShape(cost, 8, 256, 8192, depth=1),
+        ReplicaShape(cost, 8, 256, 8192, depth=1, slowness=slowness),
         objectives,
         asked,
         [1.6] * 60,
@@ -221,8 +231,10 @@ def test_on_two_slow_replicas_requests_wait_as_in_the_detailed_simulator(cost: S
         assert found == pytest.approx(np.percentile(firsts, 100 * share), rel=0.1)
 
 
-@pytest.mark.parametrize("seed", [2, 3])
-def test_late_first_tokens_are_those_of_the_detailed_simulator_where_cache_is_short(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "even_context"), [(2, None), (3, None), (3, 13_312)])
+def test_late_first_tokens_are_those_of_the_detailed_simulator_where_cache_is_short(
+    seed: int, even_context: int | None
+) -> None:
     per_s, count, dice = 11.0, 1320, np.random.default_rng(seed)
     prompts = np.clip(dice.lognormal(6.6, 1.0, count), 8, 4000).astype(int)
     outputs = np.clip(dice.lognormal(4.9, 0.7, count), 2, 500).astype(int)
@@ -234,10 +246,11 @@ def test_late_first_tokens_are_those_of_the_detailed_simulator_where_cache_is_sh
         StepCost(4.3, 0.022, 0.0, 0.07),
         {tier: Objective("m", tier, 1.0, 0.04) for tier in Tier},
     )
-    scenario = Scenario(EngineShape(cost, 48, 2048, 28_000, 64), objectives=objectives)
+    engine = EngineShape(cost, 48, 2048, 28_000, 64, even_context=even_context)
+    scenario = Scenario(engine, objectives=objectives)
     detailed = simulate(trace, scenario).requests
     firsts = [each.first_token_s - each.at_s for each in detailed if each.first_token_s is not None]
-    shape = ReplicaShape(cost, 48, 2048, 28_000)
+    shape = ReplicaShape(cost, 48, 2048, 28_000, even_context=even_context)
     played = play_fleet(FleetPlan(shape, objectives, asked, [per_s] * 28, 1, routers=1, is_traced=True))
     assert played.share("refused") == pytest.approx(1 - len(firsts) / count, abs=0.04)
     sums = np.cumsum(played.times[0].sum(axis=0))

@@ -1,0 +1,44 @@
+"""A run of all tests by three workers leaves none of them out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.division import OF_STACKS, TESTS, UNHURRIED, Share
+
+FILES = sorted(TESTS.rglob("test_*.py"))
+
+
+def share(worker: int, workers: int = 3, args: tuple[str, ...] = (str(TESTS),)) -> Share:
+    told = {"workerid": f"gw{worker}", "workercount": workers}
+    config: Any = SimpleNamespace(args=args, workerinput=told, getoption=lambda name: "cpu")
+    return Share(cast("pytest.Config", config))
+
+
+def test_each_file_is_run_by_the_patient_worker_or_by_any_of_the_others() -> None:
+    first, second, patient = (share(worker) for worker in range(3))
+    assert [each.is_patient for each in (first, second, patient)] == [False, False, True]
+    for file in FILES:
+        assert first.leaves_out(file) == second.leaves_out(file) != patient.leaves_out(file)
+
+
+@pytest.mark.parametrize("worker", [0, 2])
+def test_no_folder_is_left_out_that_has_files_of_the_share(worker: int) -> None:
+    mine = share(worker)
+    for file in mine.files():
+        assert not any(mine.leaves_out(folder) for folder in file.parents)
+
+
+def test_what_is_in_no_hurry_is_there_and_starts_no_stacks() -> None:
+    paths = [path.relative_to(TESTS.parent).as_posix() for path in FILES]
+    for each in UNHURRIED:
+        assert any(path.startswith(each) for path in paths), each
+        assert not each.startswith(OF_STACKS)
+
+
+def test_a_run_of_some_tests_is_not_divided() -> None:
+    assert not any(share(2, args=(str(TESTS / "router"),)).leaves_out(file) for file in FILES)
+    assert not any(share(1, workers=2).leaves_out(file) for file in FILES)
