@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -84,3 +86,19 @@ def test_a_second_run_on_its_own_never_passes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "tests.second_run", "--rootdir", str(tmp_path)]
     ended = subprocess.run([*command, str(tmp_path)], capture_output=True, env=BARE, check=False, timeout=60)
     assert ended.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_worker_that_dies_ends_the_run_and_its_test_is_named(tmp_path: Path) -> None:
+    """By the very options of `make test`: without them xdist begins another worker, and both wait for ever."""
+    dying = "import os\n\ndef test_dies():\n    os._exit(1)\n"
+    passing = "def test_one():\n    pass\n\ndef test_two():\n    pass\n"
+    for number in range(8):
+        (tmp_path / f"test_{number}.py").write_text(dying if number == 4 else passing)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (options,) = re.findall(r"pytest -n \$\(WORKERS\) (.*) \$\(ARGS\)", (ROOT / "Makefile").read_text())
+    command = [sys.executable, "-m", "pytest", "-p", "xdist.plugin", "-n", "2", *shlex.split(options)]
+    ran = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=BARE, check=False, timeout=60
+    )
+    assert ran.returncode == pytest.ExitCode.TESTS_FAILED, ran.stdout + ran.stderr
+    assert "crashed while running 'test_4.py::test_dies'" in ran.stdout
