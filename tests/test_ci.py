@@ -89,7 +89,7 @@ def test_a_second_run_on_its_own_never_passes(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_ends_the_run_and_its_test_is_named(tmp_path: Path) -> None:
-    """By the very options of `make test`: without them xdist begins another worker, and both wait for ever."""
+    """By the options of `make test`: without them xdist begins another worker, and both wait for ever."""
     dying = "import os\n\ndef test_dies():\n    os._exit(1)\n"
     passing = "def test_one():\n    pass\n\ndef test_two():\n    pass\n"
     for number in range(8):
