@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import logging
 import shutil
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ from python_backend.engine.native.weights import Progress, expected_bytes, map_p
 from python_backend.wire.errors import ErrorKind, InflightError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from python_backend.engine.models.decoder import DecoderShape, DecoderWeights
     from python_backend.engine.native.tables import Arrays
 
@@ -23,12 +27,13 @@ _log = logging.getLogger(__name__)
 
 # Raised whenever the same checkpoint would be packed into something else.
 _LAYOUT = 4
-# A living engine that packs for longer than this is hard to imagine.
-_ABANDONED_AFTER_S = 24 * 3600
+# Engines that pack share a lock on it. The kernel drops it however an engine ends.
+_PACKING = ".packing"
 # Beside the matrices: norms, biases, and what files take to be there.
 _SPARE_BYTES = 1_000_000
-# What `inflight perplexity` packs for itself lies in folders of this name, which are not half done.
+# What `inflight perplexity` packs for itself lies in folders of this name. It runs no longer than this.
 PASSING_PREFIX = ".perplexity-"
+_PASSED_AFTER_S = 24 * 3600
 FORMATS = {"fp32": Format.FP32, "int8": Format.INT8, "int4": Format.INT4}
 
 
@@ -59,11 +64,13 @@ def load_packed(
     """Maps the packed weights; packs them first if they are not there, and drops those they replace."""
     directory = packed_dir(checkpoint, precision, packed_cache)
     if not directory.is_dir():
+        packed_cache.mkdir(parents=True, exist_ok=True)
         remove_abandoned(packed_cache)
         require_room(weights.shape, precision, packed_cache)
         _log.info("packing the weights of %s as %s", checkpoint, precision)
         try:
-            write_packed(weights, FORMATS[precision], directory, progress)
+            with _packing(packed_cache):
+                write_packed(weights, FORMATS[precision], directory, progress)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise _no_room(weights.shape, precision, packed_cache) from error
@@ -90,17 +97,28 @@ def _no_room(shape: DecoderShape, precision: str, packed_cache: Path) -> Infligh
     return InflightError(
         ErrorKind.ENGINE_FAILED,
         f"{packed_cache} has {free_bytes / 1e6:,.0f} MB free; packing the weights as {precision} needs at "
-        f"least {_needed_bytes(shape, precision) / 1e6:,.0f} MB (choose another place with "
+        f"least {_needed_bytes(shape, precision) / 1e6:,.0f} MB (choose another directory with "
         "inflight_packed_cache_dir)",
         "inflight_packed_cache_dir",
     )
 
 
-def remove_abandoned(packed_cache: Path, nobody_packs: bool = False) -> None:
-    """Drops what killed engines left half packed: what is old, or all of it where nobody packs now."""
-    for partial in packed_cache.glob(".*"):
-        if not partial.is_dir():
-            continue
-        is_half_packed = nobody_packs and not partial.name.startswith(PASSING_PREFIX)
-        if is_half_packed or time.time() - partial.stat().st_mtime > _ABANDONED_AFTER_S:
-            shutil.rmtree(partial, ignore_errors=True)
+@contextmanager
+def _packing(packed_cache: Path) -> Iterator[None]:
+    """Meanwhile nobody removes what is half packed."""
+    with (packed_cache / _PACKING).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def remove_abandoned(packed_cache: Path) -> None:
+    """Drops what killed engines left half packed; nothing while any engine packs."""
+    with (packed_cache / _PACKING).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        for partial in packed_cache.glob(".*"):
+            kept_s = _PASSED_AFTER_S if partial.name.startswith(PASSING_PREFIX) else 0
+            if partial.is_dir() and time.time() - partial.stat().st_mtime >= kept_s:
+                shutil.rmtree(partial, ignore_errors=True)

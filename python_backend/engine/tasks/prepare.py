@@ -157,7 +157,7 @@ def _make(parameters: EngineParameters, settings: DeviceSettings, packed_cache: 
     from python_backend.engine.checkpoint import Checkpoint
     from python_backend.engine.config import EngineConfig
     from python_backend.engine.models import load_weights
-    from python_backend.engine.native.packed_model import load_packed, packed_dir, remove_abandoned
+    from python_backend.engine.native.packed_model import load_packed, packed_dir
     from python_backend.engine.native.step import run_step
 
     checkpoint = Path(parameters.gpt_model_path)
@@ -166,7 +166,6 @@ def _make(parameters: EngineParameters, settings: DeviceSettings, packed_cache: 
     def report(done: int, total: int) -> None:
         tell(stage="packing", precision=precision, done=done, total=total)
 
-    remove_abandoned(packed_cache, nobody_packs=True)
     packed = packed_dir(checkpoint, precision, packed_cache)
     weights = load_weights(Checkpoint(checkpoint), parameters.inflight_max_sequence_tokens)
     adapters = _serves_adapters(parameters)

@@ -96,32 +96,37 @@ def test_a_changed_checkpoint_replaces_only_its_own_packed_weights(
     load(checkpoint)
     load(checkpoint, "int4")
     load(shutil.copytree(checkpoint, tmp_path / "copied"))
-    before = set(os.listdir(load.packed_cache))
+    before = set(os.listdir(load.packed_cache)) - {".packing"}
     assert len(before) == 3
     replaced = packed_dir(checkpoint, "int8", load.packed_cache).name
     (checkpoint / "model.safetensors").write_bytes(b"other weights")
     load(checkpoint)
     now = packed_dir(checkpoint, "int8", load.packed_cache).name
-    assert set(os.listdir(load.packed_cache)) == before - {replaced} | {now}
+    assert set(os.listdir(load.packed_cache)) == before - {replaced} | {now, ".packing"}
 
 
 def test_leftovers_of_a_killed_writer_are_dropped(load: Loads, checkpoint: Path) -> None:
     target = packed_dir(checkpoint, "int8", load.packed_cache)
     left_behind = load.packed_cache / f".{target.name}.killed"
     left_behind.mkdir(parents=True)
-    os.utime(left_behind, (1, 1))
     load(checkpoint)
     assert not left_behind.exists()
 
 
-def test_half_packed_weights_are_dropped_at_once_when_no_process_packs(tmp_path: Path) -> None:
-    for name in (".half-packed", ".perplexity-works", "packed"):
+def test_what_an_engine_is_packing_is_not_dropped_by_others(tmp_path: Path, checkpoint: Path) -> None:
+    """A stack that starts looks for leftovers while the engine of another packs a release."""
+    weights = SmallWeights(before_layer=lambda index: remove_abandoned(tmp_path))
+    load_packed(weights, checkpoint, "int8", tmp_path)
+    assert packed_dir(checkpoint, "int8", tmp_path).is_dir()
+
+
+def test_only_half_packed_weights_are_dropped(tmp_path: Path) -> None:
+    for name in (".half-packed", ".perplexity-works", ".perplexity-killed", "packed"):
         (tmp_path / name).mkdir()
+    os.utime(tmp_path / ".perplexity-killed", (1, 1))
     (tmp_path / ".lock").write_text("")
     remove_abandoned(tmp_path)
-    assert len(os.listdir(tmp_path)) == 4
-    remove_abandoned(tmp_path, nobody_packs=True)
-    assert set(os.listdir(tmp_path)) == {".perplexity-works", "packed", ".lock"}
+    assert set(os.listdir(tmp_path)) == {".perplexity-works", "packed", ".lock", ".packing"}
 
 
 def test_too_little_disk_space_is_reported_before_packing(
@@ -146,4 +151,4 @@ def test_disk_space_that_runs_out_while_packing_is_reported(
     monkeypatch.setattr(load, "_count", fill_the_disk)
     with pytest.raises(InflightError, match="MB free; packing the weights as int8 needs at least 1 MB"):
         load(checkpoint)
-    assert os.listdir(load.packed_cache) == []
+    assert os.listdir(load.packed_cache) == [".packing"]
