@@ -29,7 +29,7 @@ MEASUREMENTS = {
 
 
 def main() -> None:
-    parser = ArgumentParser(prog="make bench", description="Measurements, side by side in one run.")
+    parser = ArgumentParser(prog="make bench", description="Comparisons, each in one run.")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"all, or some of: {', '.join(MEASUREMENTS)}"
     )

@@ -343,7 +343,7 @@ def measure(stack: RunningStack, attack: Attack, keys: tuple[str, str], rounds: 
 def main() -> None:
     parser = ArgumentParser(prog="python -m benchmarks.attacks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of each attack, and as many without")
-    parser.add_argument("--only", default="", help="attacks whose name has this in it")
+    parser.add_argument("--only", default="", help="attacks whose name contains this")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     asked = parser.parse_args()
     found = []
@@ -366,7 +366,7 @@ def main() -> None:
 
 def _report(found: list[Found], took_s: float) -> None:
     figures = ("health p99: alone → attacked", "goal", "first token p50", "ratio", "goal", "verdict")
-    table = Table("one tenant sends", *figures, caption="all are medians of the rounds'")
+    table = Table("one tenant sends", *figures, caption="all are medians over the rounds")
     for each in found:
         table.add_row(*each.row())
     console = Console(width=160)

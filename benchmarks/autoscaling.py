@@ -160,7 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--peak", type=float, default=40.0, help="requests a second at the peak of the day")
-    parser.add_argument("--plots", type=Path, help="draw the replicas of each day there")
+    parser.add_argument("--plots", type=Path, help="folder for a plot of the replicas of each day")
     asked = parser.parse_args()
     for path in asked.traces:
         compare(path, asked.peak, Console(width=100), asked.plots)

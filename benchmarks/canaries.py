@@ -191,7 +191,7 @@ def other_cases(folder: Path) -> Iterator[Case]:
 
 def run(stack: RunningStack, case: Case, deadline_s: float) -> Result:
     if time.monotonic() > deadline_s:
-        raise TimeoutError("there was no time left")
+        raise TimeoutError("no time was left")
     for version, (path, given) in enumerate(zip(case.paths, case.parameters, strict=True), 1):
         chosen = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
         inflight(stack, "add", case.model, str(path), "--version", str(version), *chosen)
@@ -293,9 +293,13 @@ def least_to_most(values: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.canaries", description=__doc__)
     parser.add_argument("--at-once", type=int, default=2 * (os.cpu_count() or 1), help="of the small ones")
-    parser.add_argument("--only", default="", help="those whose name has this in it, such as fp32")
-    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="what is undecided then stays so")
-    parser.add_argument("--docs", type=Path, metavar="PAGE", help="the page that gets the table of all kinds")
+    parser.add_argument("--only", default="", help="cases whose name contains this, such as fp32")
+    parser.add_argument(
+        "--limit-s", type=float, default=LIMIT_S, help="cases undecided by then stay undecided"
+    )
+    parser.add_argument(
+        "--docs", type=Path, metavar="PAGE", help="the page to write the table of all kinds into"
+    )
     asked = parser.parse_args()
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:

@@ -222,7 +222,7 @@ def report(results: Sequence[Result], console: Console) -> None:
     compare("not in the cache", base, cached, lambda each: each.cache == "miss", console)
     compare("in the cache", base, cached, lambda each: each.cache == "hit", console)
     compare("sent on to the large model", base, cascade, lambda each: "reason" in each.cascade, console)
-    compare("told by the small model", base, cascade, lambda each: "reason" not in each.cascade, console)
+    compare("answered by the small model", base, cascade, lambda each: "reason" not in each.cascade, console)
 
 
 def compare(
@@ -243,7 +243,9 @@ def main() -> None:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--requests", type=int, default=240)
     parser.add_argument("--per-s", type=float, default=4.0)
-    parser.add_argument("--repeats", type=float, default=0.3, help="share that repeats an earlier request")
+    parser.add_argument(
+        "--repeats", type=float, default=0.3, help="share of requests that repeat an earlier one"
+    )
     parser.add_argument("--unsure", type=float, default=0.25, help="share of questions the small model fails")
     typed = parser.parse_args()
     requests = [each for each in read_trace(typed.trace).requests if each.output_tokens][: typed.requests]

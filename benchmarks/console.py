@@ -110,7 +110,7 @@ def main(viewers: int = VIEWERS) -> None:
     without, with_them = (statistics.median(each) for each in list(zip(*rounds, strict=True))[:2])
     table.add_row("router without viewers", f"{without:.2%} of a core")
     table.add_row(f"router with {viewers} viewers", f"{with_them:.2%} of a core")
-    table.add_row("snapshots that each got, at least", str(min(each[2] for each in rounds)))
+    table.add_row("least snapshots that a viewer got", str(min(each[2] for each in rounds)))
     Console(width=100).print(table)
 
 

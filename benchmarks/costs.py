@@ -103,7 +103,7 @@ def report(console: Console, plots: Plots) -> bool:
     engine = busy_engine()
     times = {
         "the scheduler": scheduler_times_ms(engine),
-        "the whole step without the model": step_times_ms(engine),
+        "the whole step, without the model": step_times_ms(engine),
     }
     timing = Table(f"{RUNNING} running sequences", "mean", "p50", "p99", "goal")
     means = {}

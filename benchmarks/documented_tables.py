@@ -17,5 +17,5 @@ def write_between_marks(page: Path, name: str, text: str) -> None:
     before, has_begin, rest = page.read_text().partition(begin)
     _, has_end, after = rest.partition(end)
     if not (has_begin and has_end):
-        raise ValueError(f"{page} has no place for {name}: it needs {begin.strip()} and {end}")
+        raise ValueError(f"{page} has no markers for {name}: it needs {begin.strip()} and {end}")
     page.write_text(f"{before}{begin}{text.rstrip()}\n{end}{after}")

@@ -190,7 +190,7 @@ def measure(place: Path, endpoint: str, size: int, digest: str) -> None:
     print(f"bytes that the store sent: {sent / size:.1%} of the file")
     if (share := plain_s / fetch_s) < LEAST_SHARE:
         raise SystemExit(
-            f"a goal was missed: {share:.0%} of curl's speed, at least {LEAST_SHARE:.0%} are meant"
+            f"a goal was missed: {share:.0%} of curl's speed, at least {LEAST_SHARE:.0%} are required"
         )
 
 

@@ -163,7 +163,7 @@ def main() -> None:
     asked = parser.parse_args()
     path = default_data_dir() / "models" / ALL_MINILM.name
     if not path.is_dir():
-        sys.exit(f"{path} is not there: start `inflight up` once")
+        sys.exit(f"{path} was not found: run `inflight up` once")
     rows = [int(each) for each in asked.rows.split(",")]
     contestants = {
         "ours": ours(path, asked.threads),
@@ -177,10 +177,10 @@ def main() -> None:
             _agree(contestants | {"fastembed": fastembed}, texts, exact)
             met = compare(contestants | {"fastembed": fastembed}, asked.rounds, rows)
     except ImportError:
-        print("fastembed is not installed, and takes no part")
+        print("fastembed is not installed, and is left out")
         _agree(contestants, texts, exact)
         met = compare(contestants, asked.rounds, rows)
-    sys.exit(0 if met else "one of the others is faster")
+    sys.exit(0 if met else "another library is faster")
 
 
 def _agree(contestants: dict[str, Embed], texts: Sequence[str], exact: Any) -> None:

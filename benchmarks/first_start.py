@@ -62,7 +62,7 @@ def measure(tree: Path, model: Path, folder: Path) -> dict[str, Took]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_start", description=__doc__)
-    parser.add_argument("--against", type=Path, help="another checkout to take turns with")
+    parser.add_argument("--against", type=Path, help="another checkout to alternate with")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     trees = {"this": HERE} | ({} if asked.against is None else {"other": asked.against.resolve()})

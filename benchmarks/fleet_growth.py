@@ -78,7 +78,7 @@ def grown(part: float) -> dict[str, tuple[float, FleetPlan]]:
             part * rate / 4,
             lambda: replace(with_tenants(TENANTS), rates=[part * rate / 4] * int(SECONDS / PERIOD_S)),
         ),
-        "replicas, with their requests": (
+        "replicas, with the load growing in step": (
             part * REPLICAS,
             lambda: plan_of(part * rate, int(part * REPLICAS), TENANTS, SECONDS),
         ),
@@ -111,7 +111,7 @@ def main() -> None:
             lines.setdefault(name, []).append((part, cost.cpu_s))
     console.print(table)
     if asked.plots is not None:
-        panel = Panel("What the fleet simulator takes", "CPU s", lines, "times the middle one")
+        panel = Panel("What a fleet simulation costs", "CPU s", lines, "times the middle one")
         (asked.plots / "fleet-growth.svg").write_text(draw([panel]))
 
 

@@ -66,8 +66,8 @@ def perplexities(model: Path, tokenizer: Path, folder: Path, device: str) -> dic
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.formats", description=__doc__)
     parser.add_argument("--device", choices=sorted(_SERVED), default="cpu")
-    parser.add_argument("--only", nargs="+", default=[], help="words in the names of formats")
-    parser.add_argument("--docs", type=Path, help="a page with a place for the table")
+    parser.add_argument("--only", nargs="+", default=[], help="only formats whose names contain one of these")
+    parser.add_argument("--docs", type=Path, help="a page with markers for the table")
     asked = parser.parse_args(arguments)
     console = Console()
     source = Path(default_model_path(console))

@@ -61,7 +61,7 @@ def main() -> None:
         return encoder.encode_batch([next(turns)], "\u2063", True, "somebody")
 
     tokenized()
-    (ids,) = timed("preprocessing: a turn is added to what was said", tokenized, asked.rounds - 1)
+    (ids,) = timed("preprocessing: a turn is added to a conversation", tokenized, asked.rounds - 1)
     request = GenerationRequest(ids, max_new_tokens=8)
     frame = timed("to the engine process: written", lambda: pack(Submit.of(1, request, 0)), asked.rounds)
     command = timed("in the step loop: read", lambda: unpack_command(frame), asked.rounds)

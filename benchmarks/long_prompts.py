@@ -59,7 +59,10 @@ def main() -> None:
     scheduler = engine._scheduler
     even_context = engine.limits.even_context
     for number in range(asked.rounds):
-        for even, name in ((None, "each counts as one"), (even_context, f"several behind {even_context}")):
+        for even, name in (
+            (None, "each token counts as one"),
+            (even_context, f"several behind {even_context}"),
+        ):
             scheduler._even_context = even
             took_s, gaps = run(engine, asked.tokens, random.Random(f"{number} {name}"))
             print(

@@ -41,7 +41,7 @@ def walk(stack: RunningStack, path: Path, golden: Path, per_s: float) -> None:
         say("canary", f"{NAME}@2", *PLAN, "--golden", str(golden))
         wait_for_end(stack, NAME, MOST_S, tell_once)
         say("status", NAME, "--once")
-        say("rollback", NAME, "--reason", "the four bits are missed")
+        say("rollback", NAME, "--reason", "int4 answers are not good enough")
         say("history", NAME)
         running.wait_for(20)
     print(f"{len(running.answered)} requests, {len(running.errors)} of which failed")

@@ -111,7 +111,7 @@ def report(console: Console, plots: Plots) -> bool:
     show(console, running, events)
     draw(plots, "releases", running, events)
     met = not running.errors and ended == AS_THEY_SHOULD and in_time(running, events)
-    goal = f"no failed request, {stack.model}@3 taken back within {LIMIT_S:g} s or {LIMIT_REQUESTS} requests"
+    goal = f"no failed request, {stack.model}@3 rolled back within {LIMIT_S:g} s or {LIMIT_REQUESTS} requests"
     console.print(f"{goal}: {'met' if met else 'MISSED'}")
     return met
 
@@ -176,5 +176,5 @@ def draw(plots: Plots, name: str, running: Traffic, events: Sequence[Event]) -> 
         "failed, %": {"all releases": errors},
         "between tokens, ms": latencies,
     }
-    title = "Two rollouts under traffic: the slow release is taken back, the good one takes over"
+    title = "Two rollouts under traffic: the slow release is rolled back, the good one takes over"
     plots.over_time(name, title, places, panels, marks)

@@ -73,8 +73,8 @@ def _run(run: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--tests", type=Path, help="what pytest --figures has left")
-    parser.add_argument("--chaos", type=Path, nargs="*", default=[], help="what inflight chaos has left")
+    parser.add_argument("--tests", type=Path, help="the output of pytest --figures")
+    parser.add_argument("--chaos", type=Path, nargs="*", default=[], help="the output of inflight chaos")
     asked = parser.parse_args()
     tests = json.loads(asked.tests.read_text()) if asked.tests else {}
     runs = [json.loads(path.read_text()) for path in asked.chaos]

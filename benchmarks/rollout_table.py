@@ -168,18 +168,18 @@ def goals(rows: Sequence[Row], found: Found) -> list[tuple[str, str, bool]]:
         ("1.5 times slower or worse: promoted in under 1 %", f"{promoted:.1%}", promoted < 0.01),
         ("identical: rolled back in under 1 %", f"{refused:.1%}", refused < 0.01),
         ("identical: promoted in over 95 %", f"{1 - missing:.1%}", missing < 0.05),
-        ("2 times slower: 95 of 100 gone within 30 requests", f"{twice:,.0f}", twice <= 30),
+        ("2 times slower: 95 of 100 rolled back within 30 requests", f"{twice:,.0f}", twice <= 30),
         ("2 times slower under load alone: the same", f"{under_load:,.0f}", under_load <= 30),
-        ("5 % errors: 95 of 100 gone within 100 requests", f"{failing:,.0f}", failing <= 100),
+        ("5 % errors: 95 of 100 rolled back within 100 requests", f"{failing:,.0f}", failing <= 100),
     ]
 
 
 def main() -> None:
     parser = ArgumentParser(prog="python -m benchmarks.rollout_table", description=__doc__)
     parser.add_argument("--runs", type=int, default=200, help="at most, for each figure")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="JSON lines of what was simulated so far")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="JSON lines with the results so far")
     parser.add_argument("--plots", type=Path, metavar="DIRECTORY")
-    parser.add_argument("--docs", type=Path, metavar="PAGE", help="the page that gets the table")
+    parser.add_argument("--docs", type=Path, metavar="PAGE", help="the page to write the table into")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     asked = parser.parse_args()
     found = simulate(jobs_of(ROWS, asked.runs), asked.keep, asked.processes)

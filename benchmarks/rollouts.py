@@ -137,10 +137,10 @@ def main() -> None:
     parser.add_argument("--rates", default=_text(RATES))
     parser.add_argument("--slowdowns", default=_text(SLOWDOWNS))
     parser.add_argument("--errors", default=_text(ERRORS))
+    parser.add_argument("--only-under-load", action="store_true", help="slowness that shows only under load")
     parser.add_argument(
-        "--only-under-load", action="store_true", help="slowness that does not show before the first user"
+        "--past", type=int, default=1000, help="requests that the stable release has answered before"
     )
-    parser.add_argument("--past", type=int, default=1000, help="requests that the stable release had before")
     parser.add_argument("--mirror", type=float, default=0.0, help="requests copied to the canary a second")
     parser.add_argument("--machines", default=",".join(MACHINES))
     asked = parser.parse_args()

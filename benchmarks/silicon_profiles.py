@@ -44,7 +44,7 @@ def main() -> None:
             times[seen.precision] = bound_per_s(same.cost, *LENGTHS) / bound_per_s(
                 seen.cost, *LENGTHS, seen.even_context
             )
-            print(f"{seen.name}: {times[seen.precision]:.2f} times what the tables say")
+            print(f"{seen.name}: {times[seen.precision]:.2f} times the value of the tables")
     write([slowed(each, times[each.precision]) for each in profiles], FOLDER / "silicon.json")
 
 

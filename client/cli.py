@@ -14,8 +14,8 @@ from client.http import DEFAULT_URL, InflightClient, NotListening, RequestFailed
 
 URL_VARIABLE = "INFLIGHT_URL"
 _HELP = (
-    "Ctrl-C stops an answer, Ctrl-D or /exit leaves. "
-    "/reset forgets what was said, /system TEXT changes the instructions."
+    "Ctrl-C stops an answer, Ctrl-D or /exit leaves. /reset clears the conversation, /system TEXT changes "
+    "the instructions."
 )
 # A model must not be able to drive the terminal: everything but line feed and tab is taken out.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
@@ -24,7 +24,10 @@ UrlOption = Annotated[str, typer.Option(metavar="URL", help="The router's addres
 ModelOption = Annotated[str | None, typer.Option(help="The model. [default: the first one served]")]
 MaxTokensOption = Annotated[int | None, typer.Option(help="The most tokens an answer may have.", min=1)]
 TemperatureOption = Annotated[
-    float | None, typer.Option(help="0 for the likeliest words, 1 as the model was trained.", min=0, max=2)
+    float | None,
+    typer.Option(
+        help="0 always picks the likeliest token, 1 samples as the model was trained.", min=0, max=2
+    ),
 ]
 SystemOption = Annotated[str | None, typer.Option(help="Instructions for the model.")]
 KeyOption = Annotated[str | None, typer.Option(help="An API key.", envvar="INFLIGHT_API_KEY")]

@@ -92,7 +92,7 @@ class TextStream:
                     text = choice["delta"].get("content") if "delta" in choice else choice["text"]
                     if text:
                         yield text
-            raise RequestFailed(0, None, "the server broke off in the middle of an answer")
+            raise RequestFailed(0, None, "the server ended the stream in the middle of an answer")
 
 
 class InflightClient:

@@ -20,9 +20,9 @@ def report(name: str, answer: dict[str, Any]) -> str:
     packages = answer.get("dependencies", [])
     checked = [each for each in packages if "vulns" in each]
     if not checked:
-        return f"{name}: the vulnerability service knows none of the packages: nothing was checked"
+        return f"{name}: the vulnerability service knows none of the packages, so nothing was checked"
     weak = [each for each in checked if each["vulns"]]
-    lines = [f"{name}: {len(weak)} of {len(checked)} packages have known weaknesses"]
+    lines = [f"{name}: {len(weak)} of {len(checked)} packages have known vulnerabilities"]
     for each in weak:
         names = ", ".join(sorted(found["id"] for found in each["vulns"]))
         lines.append(f"  {each['name']} {each['version']}: {names}")
@@ -36,7 +36,7 @@ def audited(name: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
         return report(name, msgspec.json.decode(done.stdout))
     except (subprocess.TimeoutExpired, msgspec.DecodeError):
-        return f"{name}: no vulnerability service can be reached: nothing was checked"
+        return f"{name}: no vulnerability service is reachable, so nothing was checked"
 
 
 def main() -> None:

@@ -83,9 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("into", type=Path, help="where requirements.txt and constraints.txt are written")
     parser.add_argument("--extra", action="append", default=[], help="of pyproject.toml")
-    parser.add_argument(
-        "--without", action="append", default=[], help="a package that the image does without"
-    )
+    parser.add_argument("--without", action="append", default=[], help="a package to leave out")
     parser.add_argument("--also", action="append", default=[], help="a requirement that is not the project's")
     parser.add_argument("--keep-installed", action="store_true", help="instead of the versions of the lock")
     told = parser.parse_args()

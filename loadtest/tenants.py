@@ -46,7 +46,7 @@ def read_tenants(path: Path) -> list[Tenant]:
     except (OSError, ValueError) as error:
         raise TenantsError(f"{path} cannot be read: {error}") from None
     if not isinstance(rows, list) or not rows:
-        raise TenantsError(f"{path} holds no list of tenants")
+        raise TenantsError(f"{path} does not hold a list of tenants")
     try:
         return [_tenant(row) for row in rows]
     except TenantsError as error:
@@ -56,7 +56,7 @@ def read_tenants(path: Path) -> list[Tenant]:
 def _tenant(row: Any) -> Tenant:
     types = {"name": (str,), "key": (str,), "weight": (int, float), "tier": (str,)}
     if not isinstance(row, dict):
-        raise TenantsError(f"{row!r} is no object with a name")
+        raise TenantsError(f"{row!r} is not an object with a name")
     for name, value in row.items():
         if name not in types:
             raise TenantsError(f"unknown field {name!r}; allowed: {', '.join(types)}")

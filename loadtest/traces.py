@@ -154,7 +154,7 @@ def _json_rows(lines: Iterable[str], source: str) -> Iterator[Mapping[str, objec
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise TraceError(f"{source}, line {number}: no JSON ({error})") from None
+            raise TraceError(f"{source}, line {number}: not JSON ({error})") from None
         if not isinstance(row, dict):
             raise TraceError(f"{source}, line {number}: expected an object")
         yield row
@@ -226,7 +226,7 @@ def _moment_s(value: str, in_ms: bool) -> float:
         text, _, fraction = value.partition(".")  # Azure writes more digits than Python 3.10 takes
         return datetime.fromisoformat(text).timestamp() + float(f"0.{fraction or 0}")
     if not math.isfinite(number):
-        raise ValueError(f"{value} is no moment")
+        raise ValueError(f"{value} is not a time")
     return number / 1000 if in_ms else number
 
 

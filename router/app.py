@@ -189,7 +189,7 @@ class App:
             if self._doorkeeper.pages.is_preflight(request.method, request.headers):
                 exchange.respond(204, b"", self._doorkeeper.pages.preflight_headers(allowed, request.headers))
                 return
-            raise HttpError(405, f"this path takes {allowed} only", (("allow", allowed),))
+            raise HttpError(405, f"this path accepts only {allowed}", (("allow", allowed),))
         if caller is not None:
             record.caller = caller
         elif route.scope is not None:

@@ -20,8 +20,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="router", description="The HTTP door in front of Triton.")
     files = parser.add_mutually_exclusive_group(required=True)
     files.add_argument("--settings", type=Path, help="the TOML file with all settings")
-    files.add_argument("--check", type=Path, help="could a router start with this tuning, host and data_dir?")
-    files.add_argument("--inspect", type=Path, help="as --check, part by part as JSON, and changes nothing")
+    files.add_argument(
+        "--check", type=Path, help="check whether a router could start with this tuning, host and data_dir"
+    )
+    files.add_argument(
+        "--inspect", type=Path, help="as --check, but prints JSON for each part; changes nothing"
+    )
     arguments = parser.parse_args()
     os.umask(0o077)  # what is stored is for nobody else
     set_up_logging(sys.stderr)

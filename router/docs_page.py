@@ -11,7 +11,7 @@ from router.html_page import html_page, link, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NOT_HONOURED = "Not honoured yet."
+_NOT_HONOURED = "Not supported yet."
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 

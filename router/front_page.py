@@ -28,9 +28,9 @@ _LINKS = {
     "version": "/version",
 }
 _WORDS = {
-    "console": "to look at it, try it and run it",
-    "docs": "every endpoint, with its fields and their bounds",
-    "openapi": "the same for programs",
+    "console": "to watch, try and operate the server",
+    "docs": "every endpoint, with its fields and their limits",
+    "openapi": "the same, for programs",
     "models": "what is served, and what each model can do",
     "health": "whether requests would be served now",
     "metrics": "for Prometheus",
@@ -91,7 +91,13 @@ def routes(models: Registry | None, doorkeeper: Doorkeeper | None) -> list[Route
     page = FrontPage(models, doorkeeper)
     return [
         Route(
-            "GET", "/", page, "What is served, and where to read on", None, "object or text/html", scope=None
+            "GET",
+            "/",
+            page,
+            "What is served, with links to the rest",
+            None,
+            "object or text/html",
+            scope=None,
         ),
         Route("GET", "/version", show_version, "The version of this server", scope=None),
     ]

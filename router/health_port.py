@@ -24,5 +24,5 @@ class HealthDoor:
         if exchange.request.path in _OPEN:
             await self._app(exchange)
         else:
-            body = error_body(404, f"only {' and '.join(_OPEN)} are served here")
+            body = error_body(404, f"only {' and '.join(_OPEN)} are served on this port")
             exchange.respond(404, body, [("content-type", "application/json")])

@@ -54,7 +54,7 @@ def inspect(file: Path) -> list[Seen]:
         ("tracing", _tracing),
         ("safety", _safety),
     )
-    seen = [Seen("router settings", "ok", "they can be used")]
+    seen = [Seen("router settings", "ok", "valid")]
     for check, look in looks:
         try:
             found = look(settings)
@@ -69,7 +69,7 @@ def _store(settings: PlacedOptions) -> Seen:
     place = state / "store.db"
     if not settings.store_url and not place.exists():
         check_reachable(settings.host, has_keys=False)
-        return Seen("store", "ok", "SQLite, made at the first start")
+        return Seen("store", "ok", "SQLite, created at the first start")
     with opening_store():
         store = Store(settings.store_url or sqlite_url(place))
         try:
@@ -83,16 +83,16 @@ def _judge_store(settings: PlacedOptions, store: Store, state: Path) -> Seen:
     with store.read() as connection:
         old, new = pending(connection)
         if old is None:
-            return Seen("store", "ok", f"{kind}, empty: the first start makes its tables")
+            return Seen("store", "ok", f"{kind}, empty: the first start creates its tables")
         if old != new:
-            advice = "back it up before the next start, which brings it up to date"
+            advice = "back it up before the next start, which migrates it"
             return Seen("store", "warn", f"{kind} has schema {old}, this version {new}", advice)
         check_reachable(settings.host, has_keys(connection))
         stored = connection.scalar(sql.select(facts.c.value).where(facts.c.name == "pepper_fingerprint"))
     pepper = Path(settings.pepper_file).expanduser() if settings.pepper_file else state / "pepper"
     if stored is not None and not (pepper.exists() and fingerprint(pepper.read_bytes()) == stored):
-        advice = "set pepper_file to that of the installation that made the keys"
-        return Seen("store", "fail", f"{pepper} is not the pepper that its keys were made with", advice)
+        advice = "set pepper_file to that of the installation that created the keys"
+        return Seen("store", "fail", f"{pepper} is not the pepper that its keys were created with", advice)
     return Seen("store", "ok", f"{kind}, schema {old}")
 
 
@@ -110,7 +110,7 @@ def _redis(settings: PlacedOptions) -> Seen:
     try:
         asyncio.run(ask())
     except BoardAway as error:
-        advice = "routers go on alone meanwhile; look at Redis, its password and redis_url"
+        advice = "until it is back each router counts alone; check Redis, its password and redis_url"
         return Seen("Redis", "fail", f"it does not answer: {error}", advice)
     return Seen("Redis", "ok", "it answers")
 
@@ -118,19 +118,19 @@ def _redis(settings: PlacedOptions) -> Seen:
 def _tls(settings: PlacedOptions) -> Seen:
     files = tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     if files is None:
-        return Seen("TLS", "skipped", "off: put it behind something that does it, or on loopback")
+        return Seen("TLS", "skipped", "off: terminate TLS in front of the router, or serve on loopback only")
     Certificates(files)
     return judge_expiry(_expires_s(files.cert), time.time())
 
 
 def judge_expiry(expires_s: float, now_s: float) -> Seen:
     days = (expires_s - now_s) / _DAY_S
-    advice = "renew it: the router takes up a new file by itself"
+    advice = "renew it: the router reloads the file automatically"
     if days <= 0:
-        return Seen("TLS", "fail", f"the certificate ran out {-days:.0f} days ago", advice)
+        return Seen("TLS", "fail", f"the certificate expired {-days:.0f} days ago", advice)
     if days < _RENEW_DAYS:
-        return Seen("TLS", "warn", f"the certificate runs out in {days:.0f} days", advice)
-    return Seen("TLS", "ok", f"the certificate is good for {days:.0f} more days")
+        return Seen("TLS", "warn", f"the certificate expires in {days:.0f} days", advice)
+    return Seen("TLS", "ok", f"the certificate is valid for {days:.0f} more days")
 
 
 def _expires_s(cert: str) -> float:
@@ -155,4 +155,4 @@ def _tracing(settings: PlacedOptions) -> Seen:
 def _safety(settings: PlacedOptions) -> Seen:
     if load_safety(settings.safety_rules, settings.safety_check, (), ()) is None:
         return Seen("safety", "skipped", "no rules and no check")
-    return Seen("safety", "ok", "rules and check can be used")
+    return Seen("safety", "ok", "rules and check are valid")

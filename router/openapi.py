@@ -72,7 +72,7 @@ def _narrow(schema: dict[str, Any], neutral: dict[str, tuple[Any, ...]]) -> None
     """What is not honoured yet takes its neutral values and nothing else."""
     for name, values in neutral.items():
         if name in schema["properties"]:
-            schema["properties"][name] = {"enum": [None, *values], "description": "Not honoured yet."}
+            schema["properties"][name] = {"enum": [None, *values], "description": "Not supported yet."}
 
 
 def _operation(endpoint: Route, asks_for_keys: bool) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _operation(endpoint: Route, asks_for_keys: bool) -> dict[str, Any]:
         "summary": endpoint.summary,
         "responses": {
             str(endpoint.status): {"description": "The answer", "content": _answer(endpoint)},
-            "default": {"description": "What is wrong", "content": {JSON: problem}},
+            "default": {"description": "The error", "content": {JSON: problem}},
         },
     }
     if endpoint.body is not None:
@@ -178,8 +178,8 @@ def routes(
     shown = Description(every, doorkeeper)
     own = [
         *front_page.routes(models, doorkeeper),
-        Route("GET", "/openapi.json", shown.show_openapi, "This description, for programs", scope=None),
-        Route("GET", "/docs", shown.show_docs, "This description, for people", None, "text/html", scope=None),
+        Route("GET", "/openapi.json", shown.show_openapi, "This API as an OpenAPI document", scope=None),
+        Route("GET", "/docs", shown.show_docs, "This API as a page", None, "text/html", scope=None),
     ]
     every += own
     return own

@@ -142,6 +142,6 @@ async def drain(permits: Permits, timeout_s: float, hurry: asyncio.Event, stop_t
     for wait in waits:
         wait.cancel()
     if permits.open_count:
-        log.warning("cutting %d requests", permits.open_count)
+        log.warning("cancelling %d requests", permits.open_count)
         permits.cut_all(lambda: InflightError(ErrorKind.OVERLOADED, "the server is shutting down"))
         await permits.empty(2 * stop_timeout_s)

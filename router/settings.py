@@ -264,11 +264,11 @@ def _check_cascade(cascade: CascadeSettings, cascades: set[str]) -> None:
     if cascade.small == cascade.large:
         raise SettingsError(f"{where}: small and large are both {cascade.small!r}: name two models")
     if among := cascades & {cascade.small, cascade.large, cascade.judge}:
-        raise SettingsError(f"{where}: {min(among)!r} is a cascade itself: name a model")
+        raise SettingsError(f"{where}: {min(among)!r} is itself a cascade: name a model")
     if cascade.least_log_prob is None and not cascade.schema and not cascade.judge:
-        raise SettingsError(f"{where}: no check is given: set least_log_prob, schema or judge, or several")
+        raise SettingsError(f"{where}: no check is set: set at least one of least_log_prob, schema and judge")
     if cascade.judge and "{answer}" not in cascade.judge_prompt:
-        raise SettingsError(f"{where}: judge_prompt lacks {{answer}}, where the answer is put")
+        raise SettingsError(f"{where}: judge_prompt lacks {{answer}}, the placeholder for the answer")
     if cascade.schema:
         try:
             fault = fault_of_schema(msgspec.json.decode(cascade.schema))
@@ -282,23 +282,23 @@ def _check_triton(server: TritonSettings) -> None:
     files = (server.tls_ca, server.tls_cert, server.tls_key)
     if server.url.startswith("unix:/"):
         if any(files):
-            raise SettingsError(f"triton_servers: {server.url}: a Unix socket has no TLS")
+            raise SettingsError(f"triton_servers: {server.url}: TLS is not supported over a Unix socket")
         return
     if not re.fullmatch(r"(dns:///)?[^\s/]+:\d{1,5}|file:///.+", server.url):
         forms = "HOST:PORT, unix:/PATH, dns:///HOST:PORT or file:///PATH"
         raise SettingsError(f"triton_servers: url = {server.url!r}: expected {forms}")
     if any(files) and not all(files):
         raise SettingsError(
-            f"triton_servers: {server.url}: tls_ca, tls_cert and tls_key are given together or not at all"
+            f"triton_servers: {server.url}: set tls_ca, tls_cert and tls_key together, or none of them"
         )
     if server.plain_too and not any(files):
-        raise SettingsError(f"triton_servers: {server.url}: plain_too is for servers with tls_ca")
+        raise SettingsError(f"triton_servers: {server.url}: plain_too is only allowed with tls_ca")
 
 
 def check_reachable(host: str, has_keys: bool) -> None:
     """Whoever reaches another address than this machine's own must have a key."""
     if not (has_keys or is_loopback(host)):
         raise SettingsError(
-            f"host = {host!r}: others could reach this address, and there are no API keys: make one with "
-            "`inflight keys create`, or serve on a loopback address (127.0.0.1, ::1, localhost)"
+            f"host = {host!r}: other machines can reach this address, and there are no API keys: create one "
+            "with `inflight keys create`, or serve on a loopback address (127.0.0.1, ::1, localhost)"
         )

@@ -167,7 +167,7 @@ def _course(figures: Figures, course: Sequence[Moment]) -> list[Panel]:
     title = f"{figures.admission}, rate {figures.rate:g}"
     return [
         Panel(f"{title}: requests", "requests", lines, "seconds"),
-        Panel("How long it would take to drain", "seconds", drain, "seconds"),
+        Panel("Time to drain", "seconds", drain, "seconds"),
         Panel("Predicted to be late", "share", risk, "seconds"),
     ]
 

@@ -70,7 +70,7 @@ def _trace(given: Mapping[str, Any], seed: int) -> Trace:
     if "rows" in given:
         rows = [TracedRequest(*row) for row in given["rows"]]
         if not rows:
-            raise TraceError("no request was recorded then")
+            raise TraceError("no requests were recorded in that time")
         trace = Trace(str(given["name"]), tuple(rows))
     elif "text" in given:
         lines = str(given["text"]).splitlines()
@@ -110,7 +110,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return EXIT_USAGE
     except MemoryError:
-        print("this takes more memory than a simulation may have", file=sys.stderr)
+        print("this needs more memory than a simulation is allowed", file=sys.stderr)
         return EXIT_USAGE
     json.dump(told, sys.stdout)
     return 0

@@ -80,6 +80,7 @@ ALLOWED = {
         "router.store",
         "router.telemetry.prompt_log",
         "router.tenants",
+        "router.triton.protocol",
         "simulator",
     },
     "benchmarks": {

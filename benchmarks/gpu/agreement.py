@@ -118,15 +118,15 @@ def record(asked: argparse.Namespace, console: Console) -> Session:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="where to write what was sent and seen, as JSON")
-    parser.add_argument("--replay", type=Path, help="foretell what such a file holds, and measure nothing")
+    parser.add_argument("--keep", type=Path, help="where to write what was sent and measured, as JSON")
+    parser.add_argument("--replay", type=Path, help="predict the runs in such a file, and measure nothing")
     parser.add_argument("--trace", type=Path, help="requests for the three loads; generated without it")
     parser.add_argument("--overload", type=Path, help="requests for the overload; generated without it")
     parser.add_argument("--loads", type=_numbers, default=[0.4, 0.65, 0.9], help="in capacities")
     parser.add_argument("--seconds", type=float, default=40.0, help="of each load")
     parser.add_argument("--overload-seconds", type=float, default=15.0, help="of each overload")
     parser.add_argument("--clients", type=int, default=4, help="processes that send")
-    parser.add_argument("--paced", action="store_true", help="without a GPU: an engine that only takes time")
+    parser.add_argument("--paced", action="store_true", help="without a GPU: an engine that only sleeps")
     asked = parser.parse_args()
     if (asked.keep is None) == (asked.replay is None):
         parser.error("either --keep FILE or --replay FILE")

@@ -158,8 +158,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.encoders")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--only", default="", help="the contests whose names contain this")
-    parser.add_argument("--rows", help="how many texts at once, in place of what each contest has: 1,8")
-    parser.add_argument("--rounds", type=int, help="in place of what each contest has")
+    parser.add_argument("--rows", help="how many texts at once, in place of those of each contest: 1,8")
+    parser.add_argument("--rounds", type=int, help="in place of those of each contest")
     asked = parser.parse_args()
     met = True
     print(f"{'':>14} {'lengths':>10} {'rows':>5} {'ours, ms':>9} {'other':>9} {'faster':>7} {'tokens/s':>11}")

@@ -128,9 +128,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each run in the arena")
     parser.add_argument("--paced-seconds", type=float, default=25.0, help="of each run of the paced engine")
     parser.add_argument("--clients", type=int, default=4, help="processes that send")
-    parser.add_argument("--keep", type=Path, help="the directory to write what was seen to, as JSON")
-    parser.add_argument("--draw", type=Path, help="draw what such a directory holds, and measure nothing")
-    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to draw it")
+    parser.add_argument("--keep", type=Path, help="the directory for the measurements, as JSON")
+    parser.add_argument(
+        "--draw", type=Path, help="plot the measurements in such a directory, and measure nothing"
+    )
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to write the plots")
     asked = parser.parse_args()
     if asked.draw:
         draw(asked.draw, Plots(asked.plots))

@@ -108,7 +108,7 @@ def main() -> None:
     add_engine_arguments(parser)
     parser.add_argument("--batches", default="1,32,256")
     parser.add_argument("--prompts", default="512,4096", help="lengths of prompts whose steps are profiled")
-    parser.add_argument("--host", action="store_true", help="profile the engine's Python too")
+    parser.add_argument("--host", action="store_true", help="profile the engine's Python code too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, torch.inference_mode():
         engine = build(arguments, Path(directory))

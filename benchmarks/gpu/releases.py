@@ -58,9 +58,9 @@ COLUMNS = ("canary", "requests/s", "ended", "met it", "seconds", "goal", "", "re
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="where to write what was seen, as JSON")
-    parser.add_argument("--draw", type=Path, help="draw what such a file holds, and measure nothing")
-    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to draw it")
+    parser.add_argument("--keep", type=Path, help="where to write the measurements, as JSON")
+    parser.add_argument("--draw", type=Path, help="plot the measurements in such a file, and measure nothing")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to write the plots")
     asked = parser.parse_args()
     if asked.draw:
         running, events = read(asked.draw)
@@ -126,7 +126,7 @@ def measure(stack: RunningStack, model: Path, keep: Path | None) -> bool:
     if killed_s is not None:
         hit = sum(each.at_s <= killed_s <= each.at_s + each.took_s for each in running.answered)
         longest_s = max(each.took_s for each in running.answered)
-        print(f"killed at {killed_s:.1f} s, {hit} streams under way; longest answer {longest_s:.1f} s")
+        print(f"killed at {killed_s:.1f} s, {hit} streams in flight; longest answer {longest_s:.1f} s")
     failed = running.errors + few.errors
     requests = len(running.answered) + len(few.answered)
     print(f"{len(failed)} of {requests:,} requests failed (goal: none)", *failed[:3])

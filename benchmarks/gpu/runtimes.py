@@ -59,7 +59,9 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--clients", type=int, default=4, help="processes that hold the streams")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--step-tokens", type=int, default=8192, help="as `vllm serve` has it on a large GPU")
+    parser.add_argument(
+        "--step-tokens", type=int, default=8192, help="as `vllm serve` sets it on a large GPU"
+    )
     arguments = parser.parse_args()
     how = (arguments.streams, arguments.clients, arguments.repeats)
     with tempfile.TemporaryDirectory() as folder:

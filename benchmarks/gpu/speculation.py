@@ -101,7 +101,7 @@ def run(engine: Engine, script: Scripted, prompt: list[int], answer: list[int], 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--batches", default="1,4,8,16,32", help="comma-separated; the goals are for 1 to 8")
+    parser.add_argument("--batches", default="1,4,8,16,32", help="comma-separated; the goals apply to 1 to 8")
     parser.add_argument("--repeats", type=int, default=3)
     add_engine_arguments(parser)
     asked = parser.parse_args()

@@ -246,9 +246,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4, help="processes that send")
     parser.add_argument("--engine", action="append", default=[], help="NAME=VALUE of the engine's parameters")
     parser.add_argument("--without-ours", action="store_true", help="ask vLLM only")
-    parser.add_argument("--keep", type=Path, help="where to keep what was seen, as JSON")
-    parser.add_argument("--draw", type=Path, help="show what such a file holds, and measure nothing")
-    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to draw it")
+    parser.add_argument("--keep", type=Path, help="where to write the measurements, as JSON")
+    parser.add_argument("--draw", type=Path, help="show the measurements in such a file, and measure nothing")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to write the plots")
     asked = parser.parse_args()
     if asked.draw:
         kept = [Seen(**each) for each in json.loads(asked.draw.read_text())]
@@ -258,7 +258,7 @@ def main() -> None:
     names = [name for name in asked.only.split(",") if name]
     wanted = [part for part in parts(asked.seconds) if not names or any(name in part.name for name in names)]
     if not wanted:
-        sys.exit(f"no part is called so; there are: {', '.join(part.name for part in parts(1.0))}")
+        sys.exit(f"no part has such a name; there are: {', '.join(part.name for part in parts(1.0))}")
     seen: list[Seen] = []
     with tempfile.TemporaryDirectory() as folder:
         model = write_checkpoint(Path(folder) / "llama-8b")

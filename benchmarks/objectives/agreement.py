@@ -214,5 +214,5 @@ def show(found: Sequence[Compared], console: Console) -> bool:
             cells.append(f"{told}{' !' if is_missed else ''}")
         late = f"{1000 * each.late_sent_s:.0f} ms"
         table.add_row(each.run, each.simulator, f"{each.offered_per_s:.2f}/s", *cells, late)
-    console.print("measured / foretold: error; ! misses its goal (a tenth, of a p95 15 %)", table)
+    console.print("measured / predicted: error; ! misses its goal (10 %, for a p95 15 %)", table)
     return all(each.is_met for each in found)

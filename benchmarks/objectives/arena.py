@@ -205,18 +205,22 @@ def one(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, help="a file of arrivals; generated if none is given")
-    parser.add_argument("--context", type=int, default=2048, help="what is longer is clamped, and counted")
-    parser.add_argument("--rate-factor", default="1,2,5,10", help="rates, in capacities of the engine")
+    parser.add_argument(
+        "--context", type=int, default=2048, help="longer requests are shortened, and counted"
+    )
+    parser.add_argument(
+        "--rate-factor", default="1,2,5,10", help="rates, as multiples of the engine's capacity"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
     parser.add_argument("--policies", default="all", help=f"all, or some of: {_names()}")
     parser.add_argument("--noisy", action="store_true", help="also one tenant who floods")
     parser.add_argument("--burst", action="store_true", help="also a burst")
-    parser.add_argument("--retry-storm", action="store_true", help="also clients who come back at once")
+    parser.add_argument("--retry-storm", action="store_true", help="also clients that retry at once")
     parser.add_argument("--real-model", action="store_true", help="the default model instead of a paced one")
     parser.add_argument("--clients", type=int, default=1, help="processes that send")
-    parser.add_argument("--keep", type=Path, help="where to write what was seen, as JSON")
-    parser.add_argument("--draw", type=Path, help="draw what such a file holds, and measure nothing")
-    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to draw it")
+    parser.add_argument("--keep", type=Path, help="where to write the measurements, as JSON")
+    parser.add_argument("--draw", type=Path, help="plot the measurements in such a file, and measure nothing")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to write the plots")
     asked = parser.parse_args()
     console = Console(width=170)
     if asked.draw:

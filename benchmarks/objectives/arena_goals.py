@@ -90,6 +90,6 @@ def _of_forecasts(compared: Sequence[Compared]) -> Iterator[Goal]:
     if not compared:
         return
     goodput = max(each.goodput_error for each in compared)
-    yield Goal(f"foretold goodput off by {goodput:.0%} at most ({GOAL:.0%})", goodput <= GOAL)
+    yield Goal(f"predicted goodput off by {goodput:.0%} at most ({GOAL:.0%})", goodput <= GOAL)
     first = max((error for each in compared for error in each.first_token_errors.values()), default=0.0)
-    yield Goal(f"foretold p95 first token off by {first:.0%} at most ({GOAL:.0%})", first <= GOAL)
+    yield Goal(f"predicted p95 first token off by {first:.0%} at most ({GOAL:.0%})", first <= GOAL)

@@ -77,7 +77,7 @@ def _refusals(kept: Sequence[Kept]) -> Table:
 
 def _foretold(kept: Sequence[Kept]) -> Table:
     table = Table(
-        "run", "policy", "good/s: seen, foretold", *(f"{tier.label}: p95 first token" for tier in Tier)
+        "run", "policy", "good/s: measured, predicted", *(f"{tier.label}: p95 first token" for tier in Tier)
     )
     for each in kept:
         if (found := each.compared) is None:
@@ -104,12 +104,12 @@ def draw(plots: Plots, kept: Sequence[Kept], name: str = "arena") -> None:
         policy: [found.get((policy, run), nan) for run in runs]  # not each is measured with all
         for policy in dict.fromkeys(each.policy for each in steady)
     }
-    title = "Requests a second that kept their objectives, by what was offered of the capacity"
+    title = "Requests a second that met their objectives, by offered load relative to the capacity"
     plots.bars(name, title, "good requests/s", runs, series)
     compared = [(each.run, each.compared) for each in kept if each.policy == OURS and each.compared]
     seen = [found.goodput_per_s for _, found in compared]
     foretold = [found.foretold_goodput_per_s for _, found in compared]
-    title = "The same of all that arrived, seen and simulated"
+    title = "The same over all arrivals, measured and simulated"
     series = {"seen": seen, "simulated": foretold}
     plots.bars(f"{name}-simulated", title, "good requests/s", [run for run, _ in compared], series)
 

@@ -160,9 +160,9 @@ def main() -> None:
     parser.add_argument("--objective-ms", type=float, default=40.0)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--window", type=float, default=2.0, help="seconds of a window of the tuner")
-    parser.add_argument("--keep", type=Path, help="where to write what was seen, as JSON")
-    parser.add_argument("--draw", type=Path, help="draw what such a file holds, and measure nothing")
-    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to draw it")
+    parser.add_argument("--keep", type=Path, help="where to write the measurements, as JSON")
+    parser.add_argument("--draw", type=Path, help="plot the measurements in such a file, and measure nothing")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="where to write the plots")
     asked = parser.parse_args()
     console = Console(width=160)
     if asked.draw:

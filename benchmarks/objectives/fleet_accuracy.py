@@ -101,14 +101,18 @@ def record(asked: argparse.Namespace) -> Session:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, help="a file of arrivals; generated if none is given")
-    parser.add_argument("--context", type=int, default=2048, help="what is longer is clamped")
-    parser.add_argument("--loads", default="0.4,0.65,0.85", help="parts of what is answered at most")
-    parser.add_argument("--seconds", type=float, default=240.0, help="of each load; half as long teaches")
+    parser.add_argument("--context", type=int, default=2048, help="longer requests are shortened")
+    parser.add_argument(
+        "--loads", default="0.4,0.65,0.85", help="loads, as fractions of the highest rate that is answered"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=240.0, help="of each load; half of it is used to learn"
+    )
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--real-model", action="store_true", help="the default model instead of a paced one")
     parser.add_argument("--clients", type=int, default=1, help="processes that send")
-    parser.add_argument("--keep", type=Path, help="where to write what was seen, as JSON")
-    parser.add_argument("--replay", type=Path, help="foretell what such a file holds, and measure nothing")
+    parser.add_argument("--keep", type=Path, help="where to write the measurements, as JSON")
+    parser.add_argument("--replay", type=Path, help="predict the runs in such a file, and measure nothing")
     asked = parser.parse_args()
     console = Console(width=170)
     session = read(asked.replay) if asked.replay else record(asked)

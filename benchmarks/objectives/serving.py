@@ -110,7 +110,7 @@ class Served:
         deadline_s = time.monotonic() + limit_s
         while self.metric("inflight_requests_in_flight") > 0:
             if time.monotonic() > deadline_s:
-                raise TimeoutError("requests are still under way")
+                raise TimeoutError("requests are still in flight")
             time.sleep(0.2)
 
     def control(self) -> TritonControl:

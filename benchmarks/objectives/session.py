@@ -143,7 +143,7 @@ class Recorder:
             requests = at_rate(teaching, share * per_s, seconds).requests
             cost = self.send(TEACHES, requests, (0.0, seconds)).cost
             if cost is None:
-                raise RuntimeError("the engine has not learned its cost")
+                raise RuntimeError("the engine has not learned its step cost")
             per_s = self.session.capacity_per_s(teaching, cost)
             if crowd:
                 many = at_rate(crowd, _CROWD * self.session.capacity_per_s(crowd, cost), seconds)

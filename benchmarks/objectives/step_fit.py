@@ -44,7 +44,7 @@ def step_cost(session: Session, part: Part) -> StepCost:
     if len(rows) >= _FEWEST_WINDOWS:
         return fitted_cost(rows, times_ms)[0]
     if session.cost is None:
-        raise ValueError("the session has not learned what steps cost")
+        raise ValueError("the session has no learned step cost")
     return session.cost
 
 

@@ -106,7 +106,7 @@ def _told_cost(session: Session, run: SentRun) -> StepCost:
         for family in (f'{_TOLD}{{coefficient="{each}"' for each in _TOLD_NAMES)
     ]
     if not any(told_s):
-        raise ValueError(f"the engines told nothing of their steps during {run.name}")
+        raise ValueError(f"the engines reported no steps during {run.name}")
     return StepCost(*(1000 * each / len(samples) / session.servers for each in told_s))
 
 

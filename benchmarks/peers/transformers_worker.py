@@ -43,7 +43,7 @@ def continuous(model: Any, asked: list[list[int]], new_tokens: int) -> float:
     answers = model.generate_batch(inputs=asked, generation_config=settings)
     took_s = time.perf_counter() - began_s
     if any(len(answer.generated_tokens) != new_tokens for answer in answers.values()):
-        raise RuntimeError("transformers gave fewer tokens than it was asked for")
+        raise RuntimeError("transformers returned fewer tokens than requested")
     return took_s
 
 

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--max-tokens", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--costs-only", action="store_true", help="only what a chunk costs")
+    parser.add_argument("--costs-only", action="store_true", help="only the cost of a chunk")
     asked = parser.parse_args()
     with running_redis() as redis:
         for how, streams, cost_us in uvloop.run(chunk_costs.measure(redis.url)):
@@ -40,9 +40,9 @@ def main() -> None:
             work = cut_streams.run(stack, routers, asked.streams, asked.max_tokens, asked.seed)
             result = uvloop.run(work)
     print(f"{result.streams} streams, {result.cuts} connections cut, one of two routers killed")
-    print(f"the text of an undisturbed run   {result.same}")
+    print(f"the text of a run without faults {result.same}")
     print(f"events without gap or repetition {result.in_order}")
-    print(f"billed once, for what was told   {result.billed_once}")
+    print(f"billed once, for what was sent   {result.billed_once}")
     print(f"errors that clients saw          {len(result.failed)}  {result.failed[:3] or ''}")
     print(f"longest silence {result.longest_gap_s:.1f} s; all of it took {result.took_s:.0f} s")
     print(f"the engine was idle {result.idle_after_s:.1f} s after the router's death, all answers included")

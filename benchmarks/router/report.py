@@ -73,7 +73,7 @@ def report(console: Console, plots: Plots, names: Sequence[str] = (), rounds: in
         if each.install():
             present.append(each)
         else:
-            console.print(f"  {each.name} cannot be had here: left out")
+            console.print(f"  {each.name} is not available here: left out")
     console.print(
         f"Each router on core 0, client and upstream stub on core {LOAD_CORE}; CPU of the router's own "
         f"processes; best of {rounds} rounds in turn; {STREAMS} streams of {STREAM_TOKENS} tokens, "
@@ -105,7 +105,7 @@ def run(console: Console, everyone: Sequence[Contestant], rounds: int) -> Result
                 except (OSError, RuntimeError) as error:
                     if each in (DIRECT, INFLIGHT):
                         raise
-                    console.print(f"  {each.name} did not hold out: {error}"[:400])
+                    console.print(f"  {each.name} failed: {error}"[:400])
         if INFLIGHT in everyone:
             console.print(f"  {_MANY_STREAMS} streams at once: {INFLIGHT.name} …")
             with INFLIGHT.serving(stubs, folder / "many") as (target, costs):
@@ -164,7 +164,7 @@ def judge(console: Console, results: Results, everyone: Sequence[Contestant]) ->
     if "vllm-router" in by_kind["native"]:
         ratio = ours.large_us / by_kind["native"]["vllm-router"].large_us
         rows.append(("220 KB prompts at no more CPU than vllm-router", f"{ratio:.2f} ×", ratio <= 1))
-    rows.append(("first token not held back by the socket", f"{ours.first_ms:.1f} ms", ours.first_ms < 20))
+    rows.append(("first token not delayed by the socket", f"{ours.first_ms:.1f} ms", ours.first_ms < 20))
     kib = results.many_streams_kib
     rows.append(
         (f"{_MANY_STREAMS} open streams without an error, 64 KiB each", f"{kib:.1f} KiB", 0 < kib <= 64)

@@ -73,11 +73,11 @@ def _no_marks(router: RunningRouter) -> Iterator[None]:
 
 _OWN_PAGE = {"origin": "http://localhost:8080", "sec-fetch-site": "same-origin"}
 CASES = (
-    Case("nothing taken out: the noise", _TEXT, {}, lambda router: nullcontext()),
+    Case("nothing removed: the noise", _TEXT, {}, lambda router: nullcontext()),
     Case("Host and Origin, of a web page", _TEXT, _OWN_PAGE, _no_page_check),
     Case("limits of requests, asked first", _TEXT, {}, _no_entry),
-    Case("a thread in turns, for 40 KiB", _LARGE, {}, _no_aside),
-    Case("a look for special tokens in what is said", _TEXT, {}, _no_marks),
+    Case("a thread taking turns, for 40 KiB", _LARGE, {}, _no_aside),
+    Case("a search for special tokens in messages", _TEXT, {}, _no_marks),
 )
 
 

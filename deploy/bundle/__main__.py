@@ -40,7 +40,7 @@ def main() -> None:
         "--with",
         dest="runtime",
         choices=["vllm"],
-        help="a runtime for a host whose torch it goes with, 1.2 GB more",
+        help="a runtime, for a host with the torch that it needs, 1.2 GB more",
     )
     options = parser.parse_args()
     console = Console(highlight=False)
@@ -113,11 +113,11 @@ def build(python: str, with_model: bool, with_vllm: bool, console: Console) -> N
     console.print(f"{file.relative_to(ROOT)}: {size_bytes / 1e6:.1f} MB, for Python {python} on x86_64")
     console.print(f"sha256 {checksum}", soft_wrap=True)
     count = len(json.loads(listing)["components"])
-    console.print(f"{listed.relative_to(ROOT)}: what it is made of (CycloneDX), {count} packages")
+    console.print(f"{listed.relative_to(ROOT)}: its bill of materials (CycloneDX), {count} packages")
     if size_bytes > USUAL_BYTES and not (with_model or with_vllm):
         more = (size_bytes - USUAL_BYTES) / 1e6
         console.print(
-            f"That is {more:.1f} MB more than usual: deploy/bundle/selection.py says what is left out."
+            f"That is {more:.1f} MB more than usual: deploy/bundle/selection.py lists what is left out."
         )
 
 

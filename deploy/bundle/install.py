@@ -131,8 +131,8 @@ def main() -> None:
     except OSError as error:
         why = error.strerror or str(error)
         sys.exit(
-            f"no environment can be made in {ROOT}: {why}. Whoever may write there can run "
-            f"{ROOT / 'install'} once, for everybody; or unpack the bundle elsewhere."
+            f"no environment can be made in {ROOT}: {why}. A user with write permission can run "
+            f"{ROOT / 'install'} once, for all users; or unpack the bundle elsewhere."
         )
     say(f"Done. To serve: {ROOT / 'bin' / 'inflight'} up --model DIRECTORY_OR_GGUF_FILE")
 

@@ -153,7 +153,7 @@ def check_hashes(wheels: Iterable[Path], hashes: Path) -> None:
     known = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", hashes.read_text()))
     strange = [wheel.name for wheel in wheels if hashlib.sha256(wheel.read_bytes()).hexdigest() not in known]
     if strange:
-        raise BundleError(f"not the files that {hashes.name} knows: {', '.join(strange)}")
+        raise BundleError(f"these are not the files that {hashes.name} lists: {', '.join(strange)}")
 
 
 def _name(wheel: Path) -> str:

@@ -57,15 +57,15 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", action="append", choices=BUILT_HERE, help="a service; may be repeated")
     parser.add_argument(
-        "--into", type=Path, default=Path("dist/images"), help="for lists of parts, and figures"
+        "--into", type=Path, default=Path("dist/images"), help="for bills of materials, and figures"
     )
-    parser.add_argument("--python-image", default="", help="the base; made here where none is named")
+    parser.add_argument("--python-image", default="", help="the base image; made here if none is named")
     parser.add_argument(
-        "--python", type=Path, default=None, help="prefix of a CPython 3.12, for the stand-in"
+        "--python", type=Path, default=None, help="prefix of a CPython 3.12, for the stand-in base"
     )
-    parser.add_argument("--no-build", action="store_true", help="use those that are there")
+    parser.add_argument("--no-build", action="store_true", help="use the images that exist")
     parser.add_argument("--serve", action="store_true", help="run them: chats, restarts, a canary")
-    parser.add_argument("--model", default=StackSettings().model, help="what is served")
+    parser.add_argument("--model", default=StackSettings().model, help="the model to serve")
     parser.add_argument("--write-page", action="store_true", help="the figures go to docs/deploy.md")
     return parser.parse_args()
 
@@ -84,7 +84,7 @@ def built(
     figures = {"id": buildah.id_of(image), "built_in_s": round(took_s, 1), **described}
     print(f"{name}: {json.dumps(figures)}", flush=True)
     if described["packed_mb"] > MOST_MB.get(name, inf):
-        raise SystemExit(f"{name} has {described['packed_mb']} MB to pull; at most {MOST_MB[name]} are meant")
+        raise SystemExit(f"{name} has {described['packed_mb']} MB to pull; the limit is {MOST_MB[name]}")
     return figures
 
 

@@ -99,5 +99,5 @@ def find_python() -> Path:
     places = [Path(found).resolve().parents[1]] if found else []
     places += sorted(Path.home().glob(".pyenv/versions/3.12*"))
     if not places:
-        raise SystemExit("no CPython 3.12 is found on this machine: --python names its prefix")
+        raise SystemExit("no CPython 3.12 was found on this machine: name its prefix with --python")
     return places[-1]

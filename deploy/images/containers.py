@@ -83,7 +83,7 @@ class Containers:
             if self.is_healthy(name):
                 return True
             if self.exits(name) > MOST_EXITS:
-                raise Failed(f"{name} ends again and again:\n{self.log(name)[-4000:]}")
+                raise Failed(f"{name} keeps exiting:\n{self.log(name)[-4000:]}")
             return False
 
         within_s = max(WITHIN_S, check.patience_s)
@@ -101,7 +101,7 @@ class Containers:
         while not condition():
             if time.monotonic() > deadline_s:
                 said = "\n".join(f"{name}:\n{self.log(name)[-4000:]}" for name in names)
-                raise Failed(f"after {within_s:.0f} s it is not so that {what}\n{said}")
+                raise Failed(f"not within {within_s:.0f} s: {what}\n{said}")
             time.sleep(every_s)
 
     def log(self, name: str) -> str:

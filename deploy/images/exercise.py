@@ -120,7 +120,7 @@ def restart(containers: Containers, load: Load, name: str) -> dict[str, Any]:
     ended = load.counts() - before
     if ended.keys() - allowed_endings(name, away_s):
         said = "\n".join(load.reasons[told:][:5])
-        when = f"healthy after {back_s:.1f} s, answered for after {away_s:.1f} s"
+        when = f"healthy after {back_s:.1f} s, chats answered again after {away_s:.1f} s"
         raise Failed(f"{name} was restarted, {when}: {dict(ended)}\n{said}")
     print(f"{name} restarted: {back_s:.1f} s, {dict(ended)}", flush=True)
     return {"back_after_s": round(back_s, 1), **ended}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME = "triton"
 OTHERS = ("postgres", "redis", "router")
 SETTINGS = "deploy/compose/inflight.toml"
-REFUSAL = "there is no NVIDIA GPU that this process can see"
+REFUSAL = "no NVIDIA GPU is visible to this process"
 # Tokens are made up: all but the computing is as with a GPU.
 WITHOUT_GPU = '\n[engine]\ninflight_runtime = "synthetic"\n'
 
@@ -37,7 +37,7 @@ def try_gpu_image(model: str, settings: Mapping[str, str]) -> dict[str, Any]:
         with closing(Load(containers.url("router"), containers.secret("admin_key"), model)) as load:
             how, answer = load.ask(stream=True)
         if how != ANSWERED:
-            raise Failed(f"a chat by way of {NAME} was {how}: {answer}\n{containers.log(NAME)[-4000:]}")
+            raise Failed(f"a chat through {NAME} was {how}: {answer}\n{containers.log(NAME)[-4000:]}")
         print(f"{NAME} with an engine that needs none: healthy after {ready_s:.1f} s, answers", flush=True)
         return {"refusal": said, "ready_s": round(ready_s, 1)}
 
@@ -51,4 +51,4 @@ def refusal(containers: Containers) -> str:
         if REFUSAL in lines[-1]:
             return lines[-1]
         raise
-    raise Failed(f"{NAME} has ended without a word about a GPU, which this machine does not have")
+    raise Failed(f"{NAME} has ended without an error about the missing GPU")

@@ -19,7 +19,7 @@ def write_page(figures: Mapping[str, Any]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
     if not pattern.search(text):
-        raise SystemExit(f"{PAGE.name} has no place for the figures: {BEGIN}")
+        raise SystemExit(f"{PAGE.name} has no place for the figures: {BEGIN} is missing")
     PAGE.write_text(pattern.sub(lambda _: f"{BEGIN}\n{rendered(figures)}{END}", text), encoding="utf-8")
 
 
@@ -31,7 +31,7 @@ def rendered(figures: Mapping[str, Any]) -> str:
         lines.append(f"| `{name}` | {sizes} | {each['packages']} | {each['built_in_s']:.0f} s |")
     if serving:
         lines += ["", *_serving(serving)]
-    reused = "Layers that an earlier build had made, and nothing has changed for, were used again."
+    reused = "Unchanged layers of earlier builds were reused."
     return "\n".join([*lines, "", f"Measured on {platform.machine()}. {reused}", ""])
 
 
@@ -52,7 +52,10 @@ def _serving(serving: Mapping[str, Any]) -> list[str]:
         )
         lines.append(f"| `{name}` | {each['back_after_s']} s | {counts} |")
     if serving["restarts"]["triton-cpu"].get("cut"):
-        lines += ["", "Answers that have begun did not wait so long for the only Triton (`revive_wait_s`)."]
+        lines += [
+            "",
+            "Answers in flight were cut because the only Triton was away for longer than `revive_wait_s`.",
+        ]
     return [*lines, "", *_gpu_image(serving["gpu_image"])]
 
 

@@ -56,7 +56,9 @@ class Project:
     def service(self, name: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.compose["services"][name]
         if strange := found.keys() - KNOWN:
-            raise SystemExit(f"{name} has {', '.join(sorted(strange))}, which nobody translates for podman")
+            raise SystemExit(
+                f"{name} has {', '.join(sorted(strange))}, which cannot be translated for podman"
+            )
         return found
 
     def image(self, name: str) -> str:

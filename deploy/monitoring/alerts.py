@@ -35,18 +35,18 @@ _OBJECTIVES = Group(
             _burning(FAST, "1h", "5m"),
             "2m",
             "{{ $labels.model }} misses its {{ $labels.metric }} objective",
-            "{{ $value | humanizePercentage }} of the last hour missed the {{ $labels.metric }} objective of"
-            " {{ $labels.model }}, tier {{ $labels.tier }}, and it goes on; 5% may. A month's budget is"
-            " spent in 5 days or less.",
+            "{{ $value | humanizePercentage }} of the last hour missed the {{ $labels.metric }} objective "
+            "of {{ $labels.model }}, tier {{ $labels.tier }}, and it continues; 5% are allowed. A month's "
+            "budget is spent in 5 days or less.",
         ),
         Alert(
             "InflightObjectiveBurnsSlowly",
             "warning",
             _burning(SLOW, "6h", "30m"),
             "15m",
-            "{{ $labels.model }} misses its {{ $labels.metric }} objective more often than it may",
-            "{{ $value | humanizePercentage }} of the last 6 hours missed the {{ $labels.metric }}"
-            " objective of {{ $labels.model }}, tier {{ $labels.tier }}, and it goes on; 5% may.",
+            "{{ $labels.model }} misses its {{ $labels.metric }} objective too often",
+            "{{ $value | humanizePercentage }} of the last 6 hours missed the {{ $labels.metric }} "
+            "objective of {{ $labels.model }}, tier {{ $labels.tier }}, and it continues; 5% are allowed.",
         ),
         Alert(
             "InflightRequestsRefused",
@@ -55,9 +55,9 @@ _OBJECTIVES = Group(
             "/ on (model) group_left () sum by (model) (rate(inflight_requests_total[10m]))\n"
             "> 0.05",
             "10m",
-            "{{ $labels.model }} refuses requests of the tier {{ $labels.tier }}",
-            "{{ $value | humanizePercentage }} of the requests to {{ $labels.model }} are refused because"
-            " they would come too late, all of the tier {{ $labels.tier }}.",
+            "{{ $labels.model }} refuses {{ $labels.tier }} requests",
+            "{{ $value | humanizePercentage }} of the requests to {{ $labels.model }} are refused because "
+            "they would be answered too late, all of the tier {{ $labels.tier }}.",
         ),
         Alert(
             "InflightRequestsFail",
@@ -75,9 +75,9 @@ _OBJECTIVES = Group(
             "model_release:inflight_forecasts_covered:ratio_rate30m < 0.75\n"
             "and sum by (model, release) (increase(inflight_forecasts_total[30m])) >= 50",
             "15m",
-            "{{ $labels.model }}@{{ $labels.release }} is later than predicted",
-            "Only {{ $value | humanizePercentage }} of the first tokens of {{ $labels.model }}@"
-            "{{ $labels.release }} came within their forecast; nine of ten should.",
+            "{{ $labels.model }}@{{ $labels.release }} is slower than predicted",
+            "Only {{ $value | humanizePercentage }} of the first tokens of "
+            "{{ $labels.model }}@{{ $labels.release }} came within their forecast; 90% should.",
         ),
     ),
 )
@@ -92,8 +92,8 @@ _QUEUE = Group(
             f"and {_WAITING} > 1.5 * sum by (model, release) (inflight_waiting_requests offset 10m)",
             "5m",
             "More and more requests wait for {{ $labels.model }}@{{ $labels.release }}",
-            "{{ $value }} requests wait for {{ $labels.model }}@{{ $labels.release }}, half as many again"
-            " as 10 minutes before, or more.",
+            "{{ $value }} requests wait for {{ $labels.model }}@{{ $labels.release }}, over 1.5 times as "
+            "many as 10 minutes ago.",
         ),
         Alert(
             "InflightDrainGrows",
@@ -102,8 +102,8 @@ _QUEUE = Group(
             "and max by (model, release) (deriv(inflight_drain_seconds[10m])) > 0",
             "10m",
             "{{ $labels.model }}@{{ $labels.release }} falls behind",
-            "All that runs and waits at {{ $labels.model }}@{{ $labels.release }} would be done in"
-            " {{ $value | humanizeDuration }}, and it is getting more.",
+            "The work in flight and waiting at {{ $labels.model }}@{{ $labels.release }} would take "
+            "{{ $value | humanizeDuration }}, and it is growing.",
         ),
         Alert(
             "InflightReplicasWanted",
@@ -112,7 +112,7 @@ _QUEUE = Group(
             "> sum by (model) (max by (model, release, replica) (inflight_replica_up))",
             "15m",
             "{{ $labels.model }} needs {{ $value }} replicas",
-            "The work asked of {{ $labels.model }} needs {{ $value }} replicas, and fewer are up.",
+            "The load on {{ $labels.model }} needs {{ $value }} replicas, and fewer are up.",
         ),
         Alert(
             "InflightBatchTierStands",
@@ -121,9 +121,9 @@ _QUEUE = Group(
             'and sum by (model, release) (inflight_waiting_requests{tier="batch"})\n'
             '    >= sum by (model, release) (inflight_waiting_requests{tier="batch"} offset 30m)',
             "15m",
-            "Batches do not get on at {{ $labels.model }}@{{ $labels.release }}",
-            "For half an hour requests of the tier batch have waited for {{ $labels.model }}@"
-            "{{ $labels.release }}, and they do not become fewer.",
+            "Requests of the tier batch are starved at {{ $labels.model }}@{{ $labels.release }}",
+            "For half an hour requests of the tier batch have waited for "
+            "{{ $labels.model }}@{{ $labels.release }}, and their number does not fall.",
         ),
         Alert(
             "InflightTenantNoisy",
@@ -154,9 +154,9 @@ _CACHE = Group(
             "warning",
             "sum by (model, instance) (rate(inflight_engine_preemptions_total[10m])) > 0.1",
             "10m",
-            "{{ $labels.model }} on {{ $labels.instance }} interrupts answers to make room",
-            "{{ $value | humanize }} sequences a second are interrupted in {{ $labels.model }} on"
-            " {{ $labels.instance }}, and have to be computed again.",
+            "{{ $labels.model }} on {{ $labels.instance }} preempts sequences",
+            "{{ $value | humanize }} sequences a second are preempted in {{ $labels.model }} on "
+            "{{ $labels.instance }} because the cache is full, and have to be computed again.",
         ),
     ),
 )
@@ -171,8 +171,8 @@ _REPLICAS = Group(
             f"and on (model, release) {_SERVING}",
             "2m",
             "{{ $labels.model }}@{{ $labels.release }} is down on {{ $labels.replica }}",
-            "No requests are sent to {{ $labels.model }}@{{ $labels.release }} on {{ $labels.replica }},"
-            " which is to serve.",
+            "No requests are sent to {{ $labels.model }}@{{ $labels.release }} on {{ $labels.replica }}, "
+            "which should serve.",
         ),
         Alert(
             "InflightNothingUp",
@@ -181,7 +181,7 @@ _REPLICAS = Group(
             f"    and on (model, release) {_SERVING}) == 0",
             "1m",
             "{{ $labels.model }} is down",
-            "No replica of {{ $labels.model }} that is to serve takes requests: all of them fail.",
+            "No replica of {{ $labels.model }} that should serve takes requests: all requests fail.",
         ),
         Alert(
             "InflightModelRevived",
@@ -189,15 +189,15 @@ _REPLICAS = Group(
             "sum by (model, release, replica) (increase(inflight_model_revivals_total[10m])) > 0",
             "",
             "A process of {{ $labels.model }}@{{ $labels.release }} on {{ $labels.replica }} died",
-            "It was loaded again; answers in flight were generated again, or failed.",
+            "It was reloaded; answers in flight were generated again, or failed.",
         ),
         Alert(
             "InflightModelDiesAgain",
             "critical",
             "sum by (model, release, replica) (increase(inflight_model_revivals_total[30m])) > 2",
             "",
-            "{{ $labels.model }}@{{ $labels.release }} on {{ $labels.replica }} dies again and again",
-            "It was loaded again {{ $value | humanize }} times in half an hour.",
+            "{{ $labels.model }}@{{ $labels.release }} on {{ $labels.replica }} dies repeatedly",
+            "It was reloaded {{ $value | humanize }} times in half an hour.",
         ),
         Alert(
             "InflightEngineStands",
@@ -207,7 +207,7 @@ _REPLICAS = Group(
             "and max by (model, instance) (\n"
             '    changes(nv_trt_llm_general_metrics{general_type="iteration_counter"}[3m])) == 0',
             "1m",
-            "{{ $labels.model }} on {{ $labels.instance }} has requests and makes no steps",
+            "{{ $labels.model }} on {{ $labels.instance }} is stuck: it has requests and makes no steps",
             "{{ $value }} sequences are in the engine {{ $labels.model }} on {{ $labels.instance }}, which"
             " has made no step in 3 minutes.",
         ),
@@ -218,10 +218,10 @@ _REPLICAS = Group(
             "and sum by (model, release, replica) (increase(inflight_replica_requests_total[10m]))"
             f" >= {_ENOUGH}",
             "10m",
-            "Steps of {{ $labels.model }}@{{ $labels.release }} on {{ $labels.replica }} take other times"
-            " than learned",
-            "What steps cost on {{ $labels.replica }} is predicted so wrongly that the last good cost is"
-            " used: forecasts and limits of steps go by that.",
+            "Steps of {{ $labels.model }}@{{ $labels.release }} on {{ $labels.replica }} differ from their "
+            "learned cost",
+            "Predicted step times on {{ $labels.replica }} are off by so much that forecasts and step "
+            "limits use the last good cost.",
         ),
     ),
 )
@@ -256,8 +256,8 @@ _RELEASES = Group(
             _canary_worse(_P95, "1.5 *"),
             "5m",
             "{{ $labels.model }}@{{ $labels.release }} is slower than the release before it",
-            "The first token of 95 of 100 requests comes within {{ $value | humanizeDuration }}, more than"
-            " half as long again as that of the stable release.",
+            "The first token of 95 of 100 requests comes within {{ $value | humanizeDuration }}, more than "
+            "1.5 times that of the stable release.",
         ),
         Alert(
             "InflightRolledBack",
@@ -265,7 +265,7 @@ _RELEASES = Group(
             "sum by (model) (increase(inflight_rollbacks_total[1h])) > 0",
             "",
             "A rollout of {{ $labels.model }} was rolled back",
-            "Its gates objected to the canary; all requests of {{ $labels.model }} go to the stable release.",
+            "The canary failed its gates; all requests of {{ $labels.model }} go to the stable release.",
         ),
     ),
 )
@@ -279,7 +279,7 @@ _PARTS = Group(
             f'up{{job="{ROUTER}"}} == 0\nor absent(up{{job="{ROUTER}"}})',
             "1m",
             "A router does not answer",
-            "Prometheus cannot read the metrics of the router {{ $labels.instance }}, or knows of none.",
+            "Prometheus cannot scrape the router {{ $labels.instance }}, or has no router to scrape.",
         ),
         Alert(
             "InflightTritonUnreachable",
@@ -287,8 +287,8 @@ _PARTS = Group(
             f'up{{job="{TRITON}"}} == 0\nor absent(up{{job="{TRITON}"}})',
             "2m",
             "A Triton server does not answer",
-            "Prometheus cannot read the metrics of the Triton server {{ $labels.instance }}, or knows of"
-            " none.",
+            "Prometheus cannot scrape the Triton server {{ $labels.instance }}, or has no Triton server to "
+            "scrape.",
         ),
         Alert(
             "InflightStoreUnreachable",
@@ -296,7 +296,8 @@ _PARTS = Group(
             "inflight_store_reachable == 0",
             "2m",
             "The router {{ $labels.instance }} cannot reach the store",
-            "Keys and limits are as it knew them, usage is kept on disk, and no release can be changed.",
+            "It uses the keys and limits that it knew last, keeps usage on disk, and no release can be "
+            "changed.",
         ),
         Alert(
             "InflightRedisUnreachable",
@@ -304,8 +305,8 @@ _PARTS = Group(
             "inflight_redis_reachable == 0",
             "5m",
             "The router {{ $labels.instance }} cannot reach Redis",
-            "It counts limits and slots alone, as if there were no other routers: tenants may get more than"
-            " they should.",
+            "It counts limits and slots on its own, as if there were no other routers: tenants may exceed "
+            "their limits.",
         ),
         Alert(
             "InflightRouterStalls",
@@ -314,9 +315,9 @@ _PARTS = Group(
             '- sum by (instance) (increase(inflight_event_loop_stall_seconds_bucket{le="0.25"}[10m]))\n'
             "> 10",
             "5m",
-            "The router {{ $labels.instance }} keeps everybody waiting",
-            "{{ $value | humanize }} times in 10 minutes its event loop answered nobody for 0.25 s or more:"
-            " all streams pause meanwhile.",
+            "The event loop of the router {{ $labels.instance }} stalls",
+            "{{ $value | humanize }} times in 10 minutes its event loop stalled for 0.25 s or more: all "
+            "streams pause meanwhile.",
         ),
         Alert(
             "InflightUsageSpoolGrows",
@@ -324,8 +325,8 @@ _PARTS = Group(
             "inflight_usage_spool_bytes > 1e6\nand deriv(inflight_usage_spool_bytes[15m]) > 0",
             "15m",
             "Usage does not reach the store",
-            "{{ $value | humanize1024 }}B of usage are on the disk of {{ $labels.instance }} and become more;"
-            " when the disk's share is full requests are refused.",
+            "{{ $value | humanize1024 }}B of usage records are on the disk of {{ $labels.instance }}, and "
+            "growing; when their share of the disk is full, requests are refused.",
         ),
     ),
 )

@@ -65,13 +65,15 @@ def up(
     triton_servers: Annotated[
         str | None,
         typer.Option(
-            help="Number of Triton servers, each with the same models; `all`: as many as have GPUs of their "
-            f"own. [default: {DEFAULTS.triton_servers}]"
+            help="Number of Triton servers, each with the same models; `all`: as many as the GPUs allow. "
+            f"[default: {DEFAULTS.triton_servers}]"
         ),
     ] = None,
     prefill_servers: Annotated[
         int | None,
-        typer.Option(help="Of the Triton servers, how many compute prompts for the others. [default: 0]"),
+        typer.Option(
+            help="How many of the Triton servers only compute prompts, for the others. [default: 0]"
+        ),
     ] = None,
     triton_grpc_port: Annotated[
         int | None,

@@ -118,7 +118,7 @@ def tier_shares(text: str) -> dict[str, float]:
         except ValueError as error:
             raise Mistake(f"--tiers {text}: {error}") from None
     if min(shares.values()) < 0 or not sum(shares.values()) > 0:
-        raise Mistake(f"--tiers {text}: shares are not below 0, and not all of them 0")
+        raise Mistake(f"--tiers {text}: shares must be 0 or more, and at least one above 0")
     return shares
 
 
@@ -150,5 +150,5 @@ def release_named(text: str) -> tuple[str, int]:
     name, version = split_name(text)
     model = model_named(name)
     if version is None:
-        raise Mistake(f"{text!r} names no version: write {text}@VERSION (`inflight release list`)")
+        raise Mistake(f"{text!r} does not name a version; write {text}@VERSION (`inflight release list`)")
     return model, version

@@ -150,7 +150,7 @@ def failure(status: int, complaints: IO[str], problem: str) -> Exception:
     lines = [line for line in complaints.read().splitlines() if line.strip()]
     if not lines or status < 0:
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
-        return ProcessFailed(f"{problem}: the program that does it ended with {how}", lines)
+        return ProcessFailed(f"{problem}: its process ended with {how}", lines)
     error = InflightError.from_text(lines[-1])
     if error.kind.is_callers_fault:
         if status == EXIT_PARAMETER:

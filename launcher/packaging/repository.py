@@ -6,15 +6,15 @@ import shutil
 from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import (
-    ModelConfig,
-)
 
 from launcher.failure import Unusable
+from router.triton.protocol import model_config_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
+
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 Parameters = dict[str, str]
 PIPELINE = "ensemble"
@@ -52,7 +52,9 @@ def open_releases(state_dir: Path, built_in: Collection[str]) -> Path:
     repository.mkdir(parents=True, exist_ok=True)
     for name in sorted(built_in):
         if (repository / name).exists():
-            raise RepositoryError(f"{repository / name} has the name of a model of the stack: move it away")
+            raise RepositoryError(
+                f"{repository / name} has the name of one of the stack's own models: move it elsewhere"
+            )
     return repository
 
 
@@ -70,7 +72,7 @@ def read_parameters(config_path: Path) -> Parameters:
 
 
 def read_config(config_path: Path) -> ModelConfig:
-    config = ModelConfig()
+    config = model_config_pb2.ModelConfig()
     try:
         text_format.Parse(config_path.read_text(encoding="utf-8"), config)
     except text_format.ParseError as error:

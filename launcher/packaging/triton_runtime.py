@@ -110,8 +110,8 @@ def lay_out_drop_in(project_root: Path, backend_dir: Path) -> None:
 def check_architecture(machine: str) -> None:
     if sys.platform != "linux" or machine not in ARCHITECTURES:
         raise RuntimeMissing(
-            f"Triton's server comes for Linux on {' and '.join(ARCHITECTURES)}; "
-            f"this is {sys.platform} on {machine}"
+            f"Triton's server is available for Linux on {' and '.join(ARCHITECTURES)}; this is "
+            f"{sys.platform} on {machine}"
         )
 
 

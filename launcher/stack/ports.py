@@ -44,7 +44,7 @@ def is_free(host: str, port: int, flag: str) -> bool:
             return False
         if error.errno == errno.EACCES:
             raise PortUnusable(
-                f"port {port} on {host} is not for every user; choose one from 1024 on with {flag}"
+                f"port {port} on {host} needs root privileges; choose one from 1024 on with {flag}"
             ) from error
         if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
             raise PortUnusable(

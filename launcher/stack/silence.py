@@ -33,4 +33,4 @@ class SilenceWatch:
         if self._unheard_since_s is None:
             self._unheard_since_s = now_s
         unheard_s = now_s - self._unheard_since_s
-        return f"it has answered nobody for {unheard_s:.0f} s" if unheard_s >= PATIENCE_S else None
+        return f"it has not answered for {unheard_s:.0f} s" if unheard_s >= PATIENCE_S else None

@@ -162,7 +162,7 @@ class StubWatch:
                 psutil.Process(pid).kill()
         for model in self._needed & found.lost:
             if self._is_loaded(model):
-                return f"nobody has loaded its {model} model again"
+                return f"its {model} model has not been loaded again"
             self._census.settle(model)
         return None
 

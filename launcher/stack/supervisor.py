@@ -108,7 +108,7 @@ class Supervisor:
         if delay_s is None and any(peer.ready for peer in service.peers):
             delay_s = LONGEST_DELAY_S
         if delay_s is None:
-            raise service.failure(f"{service.title} {what} and does not stay up: giving up")
+            raise service.failure(f"{service.title} {what} and keeps failing: giving up")
         service.restart_at_s = now_s + delay_s
         message = f"{service.title} {what} after {lived_s:.0f} s; starting it again in {delay_s:g} s."
         self._console.problem(message, last_lines(service.child.log_lines()))

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
-from tritonclient.grpc import (
-    service_pb2,
-    service_pb2_grpc,
-)
 
 from launcher.stack.triton_door import ADDRESS, reached_at
+from router.triton.protocol import service_pb2, service_pb2_grpc
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,13 +35,13 @@ def chaos_page(
             [
                 (count(len(results)), "faults"),
                 (count(sum(outcomes.values())), "requests"),
-                (count(outcomes["whole"]), "answers whole, and as without faults"),
+                (count(outcomes["whole"]), "complete answers, the same as without faults"),
                 (count(outcomes["cut"]), "cut with their connection"),
             ]
         ),
         "<h2>Timeline</h2>",
         '<p class="muted">Each dot is a request, by when it was sent and how long it took; shaded, the '
-        f"fault; the line is when all was at rest again. Longer than {_MOST_S:g} s is drawn at the top. "
+        f"fault; the line marks when all was at rest again. A time above {_MOST_S:g} s is drawn at the top. "
         + " ".join(
             f'<span class="key" style="background: {colour}"></span>{outcome}'
             for outcome, colour in _COLOURS.items()

@@ -54,11 +54,13 @@ def of_answers(results: Sequence[RequestResult], texts: Mapping[str, str], may_c
             at = _same(expected, result.text)
             told, wanted = result.text[at : at + _SHOWN], expected[at : at + _SHOWN]
             yield (
-                f"{name} was told another text than without faults, or one with a gap or a repeat: "
-                f"{told!r} for {wanted!r} after {at} characters"
+                f"{name} got another text than without faults, or one with a gap or a repeat: {told!r} for "
+                f"{wanted!r} after {at} characters"
             )
         elif result.is_answered and result.text != expected:
-            yield f"{name} ended after {len(result.text)} of {len(expected)} characters as if it were whole"
+            yield (
+                f"{name} ended after {len(result.text)} of {len(expected)} characters as if it were complete"
+            )
         elif result.has_failed and not is_turned_away(result) and not may_cut:
             yield f"{name} failed: {result.error or f'{result.completion_tokens} tokens'}"
 
@@ -68,7 +70,7 @@ def of_kept(results: Sequence[RequestResult], keeper: str) -> Iterator[str]:
     for result in results:
         if result.tenant == keeper and not result.is_answered:
             name = result.request_id or f"a request with a key at {result.at_s:.1f} s"
-            yield f"{name} was not whole in the end: {result.error or 'nothing came'}"
+            yield f"{name} was incomplete in the end: {result.error or 'no answer'}"
 
 
 def _same(one: str, other: str) -> int:
@@ -86,7 +88,7 @@ def of_waits(results: Sequence[RequestResult], flooding: str, limit_s: float) ->
     """Nobody but who floods waits longer than the limit for the next token."""
     longest = max((each for each in results if each.tenant != flooding), key=silence_s, default=None)
     if longest is not None and silence_s(longest) > limit_s:
-        yield f"{longest.request_id} heard nothing for {silence_s(longest):.0f} s"
+        yield f"{longest.request_id} received nothing for {silence_s(longest):.0f} s"
 
 
 def of_money(results: Sequence[RequestResult], money: Money, may_cut: bool) -> Iterator[str]:
@@ -95,14 +97,14 @@ def of_money(results: Sequence[RequestResult], money: Money, may_cut: bool) -> I
     for result in results:
         billed = money.billed.get(result.request_id)
         if result.is_answered and billed != result.completion_tokens:
-            yield f"{result.request_id} was told {result.completion_tokens} tokens and billed {billed}"
+            yield f"{result.request_id} received {result.completion_tokens} tokens and was billed {billed}"
         elif is_turned_away(result) and billed:
             yield f"{result.request_id} was refused and billed {billed} tokens"
         elif billed is not None and billed < result.pieces:
             yield f"{result.request_id} was sent {result.pieces} pieces and billed {billed} tokens"
     strangers = [each for each in money.billed if each not in known]
     if strangers and not may_cut:
-        yield f"{len(strangers)} requests were billed that nobody sent, {strangers[0]} for one"
+        yield f"{len(strangers)} requests were billed that no client sent, such as {strangers[0]}"
     if money.budget is not None and money.spent > money.budget + money.most_reserved:
         yield f"{money.spent} was spent of a budget of {money.budget}"
 
@@ -112,19 +114,19 @@ def of_condition(before: Condition, now: Condition) -> Iterator[str]:
     for kind in before.processes.keys() | now.processes.keys():
         was, there = before.processes.get(kind, 0), now.processes.get(kind, 0)
         if was != there:
-            yield f"there are {there} processes of {kind}, and were {was}"
+            yield f"there are {there} processes of {kind}, before there were {was}"
     if now.stopped:
         yield f"{now.stopped} processes are stopped"
     for name, files in now.files.items():
         if files > before.files.get(name, files) + SPARE_FILES:
-            yield f"{name} has {files} files and sockets open, and had {before.files[name]}"
+            yield f"{name} has {files} files and sockets open, before it had {before.files[name]}"
     if now.regions > before.regions + now.left_regions:
-        yield f"there are {now.regions} regions of shared memory, and were {before.regions}"
+        yield f"there are {now.regions} regions of shared memory, before there were {before.regions}"
     if now.in_flight:
         yield f"{now.in_flight:g} requests are still held by routers"
     if now.used_blocks:
         yield f"{now.used_blocks:g} blocks of the KV cache are still in use"
     if now.replicas_up < before.replicas_up:
-        yield f"{now.replicas_up:g} replicas are up, and {before.replicas_up:g} were"
+        yield f"{now.replicas_up:g} replicas are up, before {before.replicas_up:g} were"
     if now.spool_files > before.spool_files + len(before.files):
         yield f"{now.spool_files} files of usage records wait to be delivered"

@@ -31,7 +31,7 @@ def ask_models(url: str, key: str = "") -> dict[str, int | None]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = getattr(error, "reason", error)
         asked = "is it a router's address, and does it run?"
-        raise ServerError(f"{url} does not tell its models: {why}; {asked}") from None
+        raise ServerError(f"{url} does not list its models: {why}; {asked}") from None
 
 
 def choose(
@@ -43,10 +43,10 @@ def choose(
         texts = [name for name, context in models.items() if context is not None]
         model = next(iter(texts or models), None)
         if model is None:
-            raise ServerError("there is no model to ask")
+            raise ServerError("no model is served")
     elif model.partition("@")[0] not in models:
         raise ServerError(f"there is no model {model!r}; there are: {names}")
     context = context_tokens or models.get(model.partition("@")[0])
     if context is None:
-        raise ServerError(f"the server does not say how many tokens fit {model}: --context-tokens does")
+        raise ServerError(f"the server does not report the context length of {model}; set --context-tokens")
     return model, context

@@ -15,7 +15,7 @@ from loadtest.report.plots import Line, Panel, bars, over_time, stacked
 from loadtest.report.windows import Values, Windows, ends_s
 from loadtest.results import LoadRun, RequestResult, ServerSample
 
-NO_SAMPLES = "No figures of the server were gathered."
+NO_SAMPLES = "No metrics of the server were collected."
 _MOST_TENANTS, _MOST_LAYERS = 14, 6
 _TIER_COLOURS = dict(zip(TIERS, SERIES, strict=False))
 Measure = Callable[[RequestResult], float | None]
@@ -129,7 +129,7 @@ def _between_tokens(run: LoadRun) -> Chart:
 def _throughput(run: LoadRun, windows: Windows) -> Chart:
     name, title = "throughput", "Throughput"
     if not run.results:
-        return Chart(name, title, "Nothing was asked.")
+        return Chart(name, title, "No requests were sent.")
     offered = windows.per_s([each.at_s for each in run.results if each.attempt == 0])
     answered, good = (windows.per_s(moments_s) for moments_s in ends_s(run))
     requests = [Line("offered", offered, INK, is_dashed=True), Line("answered", answered, SERIES[0])]
@@ -137,7 +137,7 @@ def _throughput(run: LoadRun, windows: Windows) -> Chart:
         requests.append(Line("good", good, SERIES[2]))
     tokens = [Line("tokens", windows.tokens_per_s(run.results), SERIES[1])]
     panels = [Panel("requests/s", requests, {}), Panel("tokens/s", tokens, {})]
-    note = "Good requests kept every objective of their tier." if run.slo else "No objectives were given."
+    note = "Good requests met every objective of their tier." if run.slo else "No objectives were given."
     return Chart(name, title, note, over_time(name, title, windows.middles_s, panels))
 
 
@@ -162,7 +162,7 @@ def _of_server(
 
 
 def _queue(run: LoadRun, windows: Windows) -> Chart:
-    note = "Requests that the router holds back."
+    note = "Requests that wait in the router's queue."
     lines = {"waiting": lambda each: each.waiting}
     return _of_server(run, windows, "queue", "Queue", "requests", lines, note)
 
@@ -210,7 +210,7 @@ def _tenants(run: LoadRun) -> Chart:
     name, title = "tenants", "Tokens per tenant"
     found = with_others(tokens_by_tenant(run), _MOST_TENANTS)
     if not found:
-        return Chart(name, title, "No tokens came.")
+        return Chart(name, title, "No tokens were received.")
     svg = bars(name, title, list(found), {"tokens": list(found.values())}, "tokens of answers")
     return Chart(name, title, "Of all answers, whole or not.", svg)
 
@@ -219,7 +219,7 @@ def _tenants_over_time(run: LoadRun, windows: Windows) -> Chart:
     name, title = "tenants-over-time", "Tokens per tenant over time"
     names = [tenant for tenant, tokens in _tokens(run).most_common() if tokens]
     if not names:
-        return Chart(name, title, "No tokens came.")
+        return Chart(name, title, "No tokens were received.")
     own = names[: _MOST_LAYERS - (len(names) > _MOST_LAYERS)]
     others = set(names) - set(own)
     layers: dict[str, Values] = {

@@ -103,7 +103,7 @@ def _in_words(rows: Sequence[Difference]) -> str:
         for verdict in (BETTER, WORSE, NOISE, TOO_FEW)
     }
     if len(found[TOO_FEW]) == len(rows):
-        return f"Nothing can be told: at least one run has fewer than {LEAST_REQUESTS} requests."
+        return f"No conclusion is possible: at least one run has fewer than {LEAST_REQUESTS} requests."
     if not found[BETTER] and not found[WORSE]:
         return "No difference beyond noise."
     parts = [f"{verdict} in {', '.join(found[verdict])}" for verdict in (BETTER, WORSE) if found[verdict]]
@@ -115,7 +115,7 @@ def _unlike(first: LoadRun, second: LoadRun, figures: Sequence[Figures]) -> list
     """Why they may not be comparable at all."""
     found = []
     if first.slo != second.slo:
-        found.append("The runs had different objectives: goodput does not mean the same.")
+        found.append("The runs had different objectives: their goodput cannot be compared.")
     offered = [
         each.offered / max(run.duration_s, 1e-9) for each, run in zip(figures, (first, second), strict=True)
     ]
@@ -126,7 +126,7 @@ def _unlike(first: LoadRun, second: LoadRun, figures: Sequence[Figures]) -> list
     for name, run in (("first", first), ("second", second)):
         sent = sum(each.attempt == 0 for each in run.results)
         if run.planned is not None and sent < run.planned:
-            found.append(f"The {name} run was broken off: {sent:,} of {run.planned:,} requests were sent.")
+            found.append(f"The {name} run was interrupted: {sent:,} of {run.planned:,} requests were sent.")
     return found
 
 

@@ -129,7 +129,7 @@ def _tenants(pair: Pair) -> Chart:
             sums[tenant] = sums.get(tenant, 0.0) + tokens
     names = sorted(sums, key=lambda tenant: -sums[tenant])[:_MOST_TENANTS]
     if not names:
-        return Chart(name, title, "No tokens came.")
+        return Chart(name, title, "No tokens were received.")
     series = {label: [values.get(tenant, 0.0) for tenant in names] for label, values in found.items()}
     note = (
         f"The {len(names)} with most of them." if len(sums) > len(names) else "Of all answers, whole or not."

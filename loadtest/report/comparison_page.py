@@ -50,9 +50,9 @@ def _differences(comparison: Comparison) -> str:
         for row in comparison.rows
     ]
     note = (
-        f"The difference lies in the interval with {CONFIDENCE:.0%} confidence, by what varies within the "
-        "runs (stretches of them drawn again and again). One run of each does not tell what varies from one "
-        "start of a server to the next."
+        f"The difference lies in the interval with {CONFIDENCE:.0%} confidence, from the variation within "
+        "the runs (a block bootstrap). One run of each does not show the variation from one start of a "
+        "server to the next."
     )
     headings = ["", "first", "second", "change", "difference between", ""]
     return "<h2>Differences</h2>" + table(headings, rows, 1, note)

@@ -192,7 +192,7 @@ def error_groups(results: Sequence[RequestResult]) -> list[ErrorGroup]:
 
 def _message(result: RequestResult) -> str:
     if not result.error:
-        return f"the answer has not the {result.asked_tokens} tokens it was to have"
+        return f"the answer does not have the {result.asked_tokens} tokens that were asked for"
     text = result.error
     try:
         told = json.loads(text)
@@ -214,13 +214,13 @@ def warnings_of(run: LoadRun) -> list[str]:
     found = []
     offered = sum(each.attempt == 0 for each in run.results)
     if run.planned is not None and offered < run.planned:
-        found.append(f"The run was broken off: {offered:,} of {run.planned:,} requests were sent.")
+        found.append(f"The run was interrupted: {offered:,} of {run.planned:,} requests were sent.")
     sent_s = Spread.of(each.sent_s for each in run.results)
     if sent_s.p99 is not None and sent_s.p99 > LATE_CLIENT_S:
         found.append(
-            f"The client itself was late: 1 of 100 requests left {1000 * sent_s.p99:.0f} ms or more after "
-            "its moment. Latencies count from the moment all the same, so they are not the server's alone: "
-            "send from more processes, or from another machine."
+            f"The client itself was late: 1 of 100 requests was sent {1000 * sent_s.p99:.0f} ms or more "
+            "after its scheduled time. Latencies still count from the scheduled time, so they are not the "
+            "server's alone: use more processes, or another machine."
         )
     if run.clamped:
         found.append(f"{run.clamped:,} requests were shortened to fit the model.")
@@ -234,7 +234,7 @@ def warnings_of(run: LoadRun) -> list[str]:
 def verdict_of(run: LoadRun, whole: Figures) -> tuple[bool | None, str]:
     """None where there is nothing to judge by."""
     if not run.results:
-        return None, "Nothing was asked."
+        return None, "No requests were sent."
     if not run.slo:
         share = whole.answered / max(1, whole.offered)
         return None, f"No objectives were given; {share:.1%} of the requests were answered."
@@ -246,8 +246,8 @@ def verdict_of(run: LoadRun, whole: Figures) -> tuple[bool | None, str]:
     ]
     if missed:
         found = f"{' and '.join(missed)} requests were good"
-        return False, f"Objectives missed: {found}; {GOOD_SHARE:.0%} are to be."
-    return True, f"Objectives kept: {whole.good_share or 0:.1%} of the requests were good."
+        return False, f"Objectives missed: {found}; {GOOD_SHARE:.0%} are required."
+    return True, f"Objectives met: {whole.good_share or 0:.1%} of the requests were good."
 
 
 def summary_of(run: LoadRun) -> dict[str, Any]:

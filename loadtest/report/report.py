@@ -94,8 +94,10 @@ def _objectives(run: LoadRun) -> str:
         [each.tier, each.metric, time(each.objective_s), time(each.p95_s), percent(each.kept_share)]
         for each in found
     ]
-    note = "Kept: of those measured. A request is good when it is answered whole and keeps all of its tier's."
-    return "<h2>Objectives</h2>" + table(["tier", "metric", "objective", "p95", "kept"], rows, 2, note)
+    note = (
+        "Met: of those measured. A request is good when its answer is complete and meets all of its tier's."
+    )
+    return "<h2>Objectives</h2>" + table(["tier", "metric", "objective", "p95", "met"], rows, 2, note)
 
 
 def _stages(run: LoadRun) -> str:
@@ -165,7 +167,7 @@ def _errors(run: LoadRun) -> str:
     ]
     if not rows:
         return ""
-    headings = ["status", "what was said", "one of them", "times"]
+    headings = ["status", "message", "one of them", "times"]
     return "<h2>Errors and refusals</h2>" + table(headings, rows, 3)
 
 

@@ -116,13 +116,13 @@ def load_run(path: Path) -> LoadRun:
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise RunError(f"{file} is no JSON: {error}") from None
+        raise RunError(f"{file} is not JSON: {error}") from None
     return from_json(read, str(file))
 
 
 def from_json(read: Any, source: str) -> LoadRun:
     if not isinstance(read, dict) or "version" not in read:
-        raise RunError(f"{source} is no run of a load test: it has no version")
+        raise RunError(f"{source} is not a run of a load test: it has no version")
     if read["version"] != VERSION:
         raise RunError(f"{source} is of version {read['version']!r}; this one reads version {VERSION}")
     try:
@@ -140,7 +140,7 @@ def from_json(read: Any, source: str) -> LoadRun:
     except KeyError as error:
         raise RunError(f"{source} has no {error}") from None
     except (AttributeError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
-        raise RunError(f"{source} does not hold what a run holds: {error}") from None
+        raise RunError(f"{source} does not have the fields of a run: {error}") from None
 
 
 def _results(read: Mapping[str, Any]) -> Iterable[RequestResult]:

@@ -43,7 +43,7 @@ class HttpAsker:
     ) -> None:
         self._address = urlsplit(url if "//" in url else f"http://{url}")
         if self._address.scheme not in ("http", "https") or not self._address.hostname:
-            raise ValueError(f"{url!r} is no address; for instance http://127.0.0.1:8080")
+            raise ValueError(f"{url!r} is not an address; for instance http://127.0.0.1:8080")
         self._tenant = tenant
         self._began_s = began_s
         self._told = told
@@ -68,7 +68,7 @@ class HttpAsker:
             if answer.error:
                 raise ValueError(answer.error)
             if not answer.is_whole:
-                raise http.client.HTTPException("the stream broke off")
+                raise http.client.HTTPException("the stream ended early")
 
         result = self._result(kind, body)
         result.asked_tokens = body["max_tokens"] if body.get("ignore_eos") else 0

@@ -58,7 +58,7 @@ class InflightUser(User):
 
     def _served(self, name: str, what: str) -> str:
         if not name:
-            logger.warning("%s is served: this %s user leaves", what, self.kind)
+            logger.warning("%s is served: this %s user stops", what, self.kind)
             raise StopUser
         return name
 

@@ -66,4 +66,4 @@ def _get(url: str, path: str, key: str) -> Any:
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)
         asked = "is it a router's address, and does it run?"
-        raise TargetError(f"{url} cannot be asked: {why}; {asked}") from None
+        raise TargetError(f"{url} cannot be reached: {why}; {asked}") from None

@@ -22,7 +22,7 @@ def add_options(parser: Any) -> None:
     add(
         "--kinds",
         default=kinds_text(KINDS),
-        help="Users of each kind, by weight; those left out are not there",
+        help="Users of each kind, by weight; kinds left out get no users",
         include_in_web_ui=False,
     )
     add("--model", default="", help="[the first language model that is served]")
@@ -56,7 +56,7 @@ def add_options(parser: Any) -> None:
         "--ignore-retry-after",
         action="store_true",
         default=False,
-        help="Users who are refused come back after --think-s all the same",
+        help="Refused users retry after --think-s, without waiting for Retry-After",
     )
     add("--seed", type=int, default=0, help="Of prompts and pauses")
     add("--results", default="", help="A folder for a line about each request", include_in_web_ui=False)
@@ -73,7 +73,7 @@ def read_kinds(text: str) -> dict[str, int]:
             raise ValueError(f"--kinds {part}: a weight is a whole number up to 1000")
         kinds[name] = int(weight or 1)
     if not any(kinds.values()):
-        raise ValueError(f"--kinds names nobody; allowed: {', '.join(KINDS)}")
+        raise ValueError(f"--kinds names no users; allowed: {', '.join(KINDS)}")
     return {name: weight for name, weight in kinds.items() if weight}
 
 

@@ -113,7 +113,7 @@ class Statistics:
 
 def reason(result: RequestResult) -> str:
     """Why it failed, in words that are the same for the same failure."""
-    return result.error or "the answer is shorter than it was to be"
+    return result.error or "the answer is shorter than planned"
 
 
 def each_token(result: RequestResult) -> list[float]:

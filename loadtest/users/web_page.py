@@ -33,7 +33,7 @@ def judge(
 ) -> Refused | None:
     """Whether the page answers; browsers send a known password along with forms of other pages too."""
     if not _knows(password, headers.get("Authorization", "")):
-        return Refused(401, f"the user is {USER}; the password was said when Locust started")
+        return Refused(401, f"the user is {USER}; the password was printed when Locust started")
     if method in ("GET", "HEAD"):
         return None
     origin = headers.get("Origin", "")
@@ -43,7 +43,7 @@ def judge(
         return Refused(403, "a page of another site may not start or stop a run")
     for name, value in fixed.items():
         if form.get(name, value).rstrip("/") != value.rstrip("/"):
-            return Refused(403, f"{name} is {value!r}, and is changed on the command line of Locust alone")
+            return Refused(403, f"{name} is {value!r}, and can only be changed on Locust's command line")
     return None
 
 

@@ -68,8 +68,8 @@ def read_description(directory: Path) -> Description:
         return _reranker(directory, values, shape, modules)
     pooling = directory / modules.get("Pooling", "1_Pooling") / "config.json"
     if values.get("model_type") in DECODERS and not pooling.is_file():
-        found = f"{directory} is a {values['model_type']} that says neither how texts are pooled"
-        raise unusable(f"{found} (modules.json, 1_Pooling/config.json) nor that it scores them")
+        found = f"{directory} is a {values['model_type']} with neither a pooling configuration"
+        raise unusable(f"{found} (modules.json, 1_Pooling/config.json) nor a scoring head")
     chosen = _sentences(directory)
     is_lower_case = bool(chosen.get("do_lower_case", False))
     return Description(shape, _max_tokens(directory, chosen, shape), _pooling(pooling), is_lower_case)
@@ -82,7 +82,7 @@ def _reranker(
     answers = _answers(directory, values, modules) if judges_by_words(directory, values) else None
     labels = values.get("num_labels", len(values.get("id2label") or {})) or _LABELS
     if labels != 1 and answers is None:
-        raise unusable(f"config.json: the classifier has {labels} labels; a reranker has 1")
+        raise unusable(f"config.json: the classifier has {labels} labels; allowed: 1")
     path = directory / "tokenizer_config.json"
     limit = read_json(path).get("model_max_length") if path.is_file() else None
     longest = min(int(limit), shape.positions) if isinstance(limit, int) and limit > 2 else shape.positions
@@ -122,7 +122,9 @@ def _answers(
         ids = [tokens.get(yes), tokens.get(no)]
     yes_id, no_id = ids
     if not isinstance(yes_id, int) or not (isinstance(no_id, int) or LOGIT_SCORE in modules):
-        raise unusable(f"{directory}: the tokens for yes and no are {ids}; expected two of its vocabulary")
+        raise unusable(
+            f"{directory}: the tokens for yes and no are {ids}; expected two ids of its vocabulary"
+        )
     return yes_id, no_id
 
 
@@ -150,7 +152,7 @@ def _modules(directory: Path) -> dict[str, str]:
     unknown = [kind for kind in found if kind not in _MODULES]
     if unknown:
         path = directory / "modules.json"
-        raise unusable(f"{path}: {unknown[0]} is not computed here; allowed: {', '.join(_MODULES)}")
+        raise unusable(f"{path}: {unknown[0]} is not supported here; allowed: {', '.join(_MODULES)}")
     return {kind: place for kind, place in found.items() if place}
 
 
@@ -167,5 +169,5 @@ def _pooling(path: Path) -> str:
         allowed = ", ".join(sorted(set(_POOLINGS.values())))
         raise unusable(f"{path}: {', '.join(chosen) or 'nothing'} is chosen; allowed: one of {allowed}")
     if values.get("include_prompt") is False:
-        raise unusable(f"{path}: include_prompt is false; prompts are part of what is pooled here")
+        raise unusable(f"{path}: include_prompt is false; allowed: true, as prompts are always pooled here")
     return pooling

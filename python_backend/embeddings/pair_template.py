@@ -51,7 +51,9 @@ def read_template(directory: Path) -> PairTemplate | None:
         raise unusable(f"{directory}: the chat template cannot be used: {error}") from error
     parts = re.split(f"{_QUERY}|{_DOCUMENT}", written)
     if len(parts) != 3 or written.index(_QUERY) > written.index(_DOCUMENT):
-        raise unusable(f"{directory}: the chat template does not write the query once, and then the document")
+        raise unusable(
+            f"{directory}: the chat template must contain the query once, followed by the document once"
+        )
     return PairTemplate(*parts)
 
 

@@ -94,7 +94,7 @@ def frame_of(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     for count in range(len(special) + 1):
         if [*special[:count], *bare, *special[count:]] == whole:
             return special[:count], special[count:]
-    raise unusable("tokenizer.json does not put special tokens before or behind a text, but into it")
+    raise unusable("tokenizer.json inserts special tokens into a text; allowed: before and after it")
 
 
 def _append_end(backend: tokenizers.Tokenizer, directory: Path) -> None:

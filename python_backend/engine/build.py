@@ -41,14 +41,14 @@ def build_engine(config: EngineConfig, progress: LoadingProgress = ignore_progre
     max_sequence_tokens = min(wanted_tokens, pool.capacity_tokens)
     if max_sequence_tokens < wanted_tokens:
         _log.warning(
-            "the KV cache holds %d tokens; sequences are limited to that, not to %d",
+            "the KV cache holds %d tokens; sequences are limited to that instead of %d",
             max_sequence_tokens,
             wanted_tokens,
         )
     if (window := pool.window) is not None:
         held = pool.tokens_held(max_sequence_tokens)
         _log.info(
-            "layers with a window keep %d tokens of it: the KV cache holds %d tokens in sequences of %d",
+            "layers with a sliding window keep %d tokens: the KV cache holds %d tokens in sequences of %d",
             window.tokens,
             held,
             max_sequence_tokens,

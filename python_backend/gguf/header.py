@@ -69,7 +69,7 @@ class _Cursor:
         self._at = 4
         version, tensor_count, field_count = self._take("IQQ")
         if version not in _VERSIONS:
-            raise ValueError(f"it is of version {version}; known are {', '.join(map(str, _VERSIONS))}")
+            raise ValueError(f"it has version {version}; supported: {', '.join(map(str, _VERSIONS))}")
         fields: dict[str, Any] = {}
         for _ in range(field_count):
             name = self._text()
@@ -91,7 +91,9 @@ class _Cursor:
         kind = GGMLQuantizationType(number)
         values_per_block, bytes_per_block = GGML_QUANT_SIZES[kind]
         if shape[-1] % values_per_block:
-            raise ValueError(f"a row of {shape[-1]} values is not made of whole blocks of {kind.name}")
+            raise ValueError(
+                f"a row of {shape[-1]} values is not a multiple of the block size of {kind.name}"
+            )
         return kind, shape, offset, math.prod(shape) // values_per_block * bytes_per_block
 
     def _value(self, kind: int) -> Any:

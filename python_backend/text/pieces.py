@@ -40,7 +40,7 @@ class Pieces(dict[int, bytes]):
         kinds = [stage["type"] for stage in stages]
         if not _PIECEWISE.fullmatch("".join(f"{kind} " for kind in kinds)) or _strips_the_end(stages):
             raise UnsupportedDecoder(
-                f"tokenizer.json: decoder {' + '.join(kinds)} cannot be streamed; allowed are ByteLevel, "
+                f"tokenizer.json: decoder {' + '.join(kinds)} cannot be streamed; allowed: ByteLevel, "
                 "WordPiece, Metaspace, and Replace + ByteFallback + Fuse + Strip at the start"
             )
         self._backend = backend

@@ -28,7 +28,7 @@ class Tokenizer:
         bos_id: int | None = None,
     ) -> None:
         if not eos_ids:
-            raise TokenizerError("a tokenizer needs at least one token that ends a text")
+            raise TokenizerError("a tokenizer needs at least one end-of-text token")
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -51,7 +51,7 @@ class Tokenizer:
         eos_ids = names.generation_ids("eos") or names.tokenizer_ids("eos") or names.model_ids("eos")
         if not eos_ids:
             raise TokenizerError(
-                f"{directory}: no token ends a text: generation_config.json and config.json name no "
+                f"{directory}: there is no end-of-text token: generation_config.json and config.json name no "
                 "eos_token_id, tokenizer_config.json and special_tokens_map.json no eos_token that is in "
                 "tokenizer.json"
             )
@@ -127,9 +127,7 @@ def _read_tokenizer(directory: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         hint = ""
         if (directory / "tokenizer.model").is_file():
-            hint = (
-                "; tokenizer.model alone is not enough, save the tokenizer with transformers to get the file"
-            )
+            hint = "; tokenizer.model alone is not enough, save the tokenizer with transformers to create it"
         raise TokenizerError(f"{path} is missing{hint}")
     try:
         return tokenizers.Tokenizer.from_file(str(path))

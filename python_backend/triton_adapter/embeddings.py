@@ -97,7 +97,7 @@ class TritonPythonModel:
         while ids and ids[-1] == _PADDING:
             ids.pop()
         if not ids:
-            raise invalid("INPUT_IDS", "INPUT_IDS has a row without ids; each needs at least one")
+            raise invalid("INPUT_IDS", "INPUT_IDS has an empty row; each row needs at least one id")
         return self._model.word_pieces.frame(ids)
 
     def _dimensions(self, rows: Sequence[RowInputs]) -> int:
@@ -154,7 +154,7 @@ class TritonPythonModel:
                 flags = pb.utils().TRITONSERVER_RESPONSE_COMPLETE_FINAL
                 job.request.get_response_sender().send(self._respond(job), flags=flags)
             except Exception:  # then it is answered with the others
-                _log.exception("%r could not be answered at once", job.request_id)
+                _log.exception("the early response to %r could not be sent", job.request_id)
             else:
                 job.is_answered = True
 
@@ -187,7 +187,7 @@ def _take_share(share: float) -> None:
 
         take_share(share)
     except (ImportError, RuntimeError, AssertionError) as error:
-        found = f"cpu: there is no torch with CUDA on this machine ({error})"
+        found = f"cpu, as torch with CUDA is not available on this machine ({error})"
         raise refusal("device", "cuda", found) from error
 
 

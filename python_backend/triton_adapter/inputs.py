@@ -86,7 +86,9 @@ class RowInputs:
             if end < 0:
                 break
             if not start < end <= len(flat_ids):
-                raise invalid(name, f"{name} has the end {end} after {start}; ends rise to {len(flat_ids)}")
+                raise invalid(
+                    name, f"{name} has the end {end} after {start}; ends must increase, up to {len(flat_ids)}"
+                )
             words.append(tuple(flat_ids[start:end]))
             start = end
         return tuple(words)
@@ -98,7 +100,7 @@ class RowInputs:
             return {}
         vector = cells.reshape(-1)
         if not np.isfinite(vector).all():
-            raise invalid(name, f"{name} must hold finite numbers; -1e9 is enough to rule a token out")
+            raise invalid(name, f"{name} must hold finite numbers; use -1e9 to exclude a token")
         return {int(position): float(vector[position]) for position in np.flatnonzero(vector)}
 
     def _cells(self, name: str) -> Array | None:

@@ -93,55 +93,53 @@ FAMILIES = {
     ),
     "inflight_engine_time_to_first_token_seconds": Family(
         "HISTOGRAM",
-        "From a row's arrival in tensorrt_llm to its first token",
+        "Time from a row's arrival in tensorrt_llm to its first token",
         "tier",
         _TIERS,
         _SECOND_BUCKETS,
     ),
     "inflight_engine_inter_token_seconds": Family(
-        "HISTOGRAM", "Mean time from token to token, one observation a response", buckets=_SECOND_BUCKETS
+        "HISTOGRAM", "Mean time between tokens, one observation per response", buckets=_SECOND_BUCKETS
     ),
     "inflight_engine_queue_seconds": Family(
         "HISTOGRAM",
-        "From a row's arrival in tensorrt_llm to its first step",
+        "Time from a row's arrival in tensorrt_llm to its first step",
         "tier",
         _TIERS,
         _SECOND_BUCKETS,
     ),
-    "inflight_engine_batch_limit_sequences": Family("GAUGE", "Sequences that may be in one step"),
-    "inflight_engine_step_limit_tokens": Family("GAUGE", "Tokens that may be in one step"),
-    "inflight_engine_cached_blocks": Family("GAUGE", "Free blocks that hold a prefix someone may ask for"),
-    "inflight_engine_preemptions_total": Family("COUNTER", "Sequences interrupted to make room for others"),
-    "inflight_engine_paused_sequences": Family("GAUGE", "Sequences that were begun and wait for others"),
-    "inflight_engine_pauses_total": Family("COUNTER", "Sequences paused for tenants below their share"),
+    "inflight_engine_batch_limit_sequences": Family("GAUGE", "Limit of sequences in one step"),
+    "inflight_engine_step_limit_tokens": Family("GAUGE", "Limit of tokens in one step"),
+    "inflight_engine_cached_blocks": Family("GAUGE", "Free blocks that still hold a cached prefix"),
+    "inflight_engine_preemptions_total": Family("COUNTER", "Sequences preempted to make room for others"),
+    "inflight_engine_paused_sequences": Family("GAUGE", "Started sequences that are paused"),
+    "inflight_engine_pauses_total": Family(
+        "COUNTER", "Sequences paused in favour of tenants below their share"
+    ),
     "inflight_engine_reused_blocks_total": Family("COUNTER", "Blocks found in the prefix cache"),
-    "inflight_engine_host_blocks": Family("GAUGE", "Blocks of prefixes that the host holds"),
-    "inflight_engine_recalled_blocks_total": Family("COUNTER", "Blocks that came back from the host"),
+    "inflight_engine_host_blocks": Family("GAUGE", "Blocks of prefixes cached in host memory"),
+    "inflight_engine_recalled_blocks_total": Family("COUNTER", "Blocks copied back from host memory"),
     "inflight_engine_step_cost_seconds": Family(
         "GAUGE",
-        "What a step takes, learned: at least, and for each token, sequence or 1,000 tokens",
+        "Learned step cost: base, and per token, sequence or 1,000 cached tokens",
         "coefficient",
         tuple(each.name.removesuffix("_ms") for each in fields(StepCost)),
     ),
-    "inflight_engine_step_cost_error_ratio": Family(
-        "GAUGE", "How far predicted step times are off, as a share of them"
-    ),
-    "inflight_engine_step_cost_frozen": Family("GAUGE", "1 while predictions are too far off to be used"),
-    "inflight_engine_busy_seconds_total": Family("COUNTER", "How long steps were under way"),
+    "inflight_engine_step_cost_error_ratio": Family("GAUGE", "Relative error of predicted step times"),
+    "inflight_engine_step_cost_frozen": Family("GAUGE", "1 while predictions are too wrong to be used"),
+    "inflight_engine_busy_seconds_total": Family("COUNTER", "Time during which steps were running"),
     "inflight_engine_steps_total": Family(
-        "COUNTER", "Steps of up to so many tokens, and of more than the size before", "tokens", _SIZES
+        "COUNTER", "Steps by size: up to this many tokens, more than the next smaller size", "tokens", _SIZES
     ),
-    "inflight_engine_step_seconds_total": Family(
-        "COUNTER", "How long these steps took together", "tokens", _SIZES
+    "inflight_engine_step_seconds_total": Family("COUNTER", "Total time of steps by size", "tokens", _SIZES),
+    "inflight_engine_adapters": Family("GAUGE", "Loaded LoRA adapters"),
+    "inflight_engine_adapter_loads_total": Family(
+        "COUNTER", "Loads of LoRA adapters, including repeated ones"
     ),
-    "inflight_engine_adapters": Family("GAUGE", "LoRA adapters that are loaded"),
-    "inflight_engine_adapter_loads_total": Family("COUNTER", "LoRA adapters loaded, again and again"),
-    "inflight_engine_draft_tokens_total": Family("COUNTER", "Tokens that were guessed and computed"),
-    "inflight_engine_accepted_draft_tokens_total": Family(
-        "COUNTER", "Of the guessed tokens, those that came"
-    ),
-    "inflight_engine_sequence_steps_total": Family("COUNTER", "Steps of sequences that gave tokens"),
-    "inflight_engine_generated_tokens_total": Family("COUNTER", "Tokens of answers"),
+    "inflight_engine_draft_tokens_total": Family("COUNTER", "Draft tokens verified"),
+    "inflight_engine_accepted_draft_tokens_total": Family("COUNTER", "Draft tokens accepted"),
+    "inflight_engine_sequence_steps_total": Family("COUNTER", "Sequence steps that produced tokens"),
+    "inflight_engine_generated_tokens_total": Family("COUNTER", "Generated tokens"),
 }
 # Counters over the engine's life -> the fields of its gauges.
 _COUNTED = {
@@ -217,7 +215,7 @@ class EngineMetrics:
         try:
             self._metrics[name, value].observe(number)
         except Exception:  # a figure is missing then, and nothing else
-            _log.exception("%s could not be observed", name)
+            _log.exception("the metric %s could not be observed", name)
 
     def _count(self, name: str, total: float, value: str = "") -> None:
         """`total` is over the engine's life; one that was started again begins at 0."""

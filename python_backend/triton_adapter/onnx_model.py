@@ -56,7 +56,7 @@ class TritonPythonModel:
             ends = np.cumsum(rows)
             results = self._run(joined)
             if any(values.ndim == 0 or len(values) != ends[-1] for values in results.values()):
-                raise ValueError("an output has other rows than the inputs")
+                raise ValueError("an output has a different number of rows from the inputs")
             cuts = [slice(end - count, end) for end, count in zip(ends, rows, strict=True)]
             return [{name: values[cut] for name, values in results.items()} for cut in cuts]
         except Exception as error:
@@ -82,7 +82,7 @@ def _session(path: Path, threads: int, is_on_gpu: bool) -> onnxruntime.Inference
     available = onnxruntime.get_available_providers()
     if is_on_gpu and _CUDA not in available:
         what = "KIND_GPU needs the package onnxruntime-gpu"
-        raise InflightError(ErrorKind.INVALID_REQUEST, f"{what}; here are: {', '.join(available)}")
+        raise InflightError(ErrorKind.INVALID_REQUEST, f"{what}; available here: {', '.join(available)}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -40,7 +40,7 @@ class TritonPythonModel:
             self._streams = StreamTable(Tokenizer.load(folder), skip_special_tokens=skip_special)
         self._family = pb_utils.MetricFamily(
             name="inflight_engine_postprocessing_streams",
-            description="Streams whose text is being put together",
+            description="Streams whose text is being decoded",
             kind=pb_utils.MetricFamily.GAUGE,
         )
         self._gauge = self._family.Metric(

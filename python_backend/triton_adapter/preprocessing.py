@@ -158,7 +158,7 @@ class TritonPythonModel:
         if len(given) == 1:
             raise InflightError(
                 ErrorKind.INVALID_REQUEST,
-                "embedding_bias_words and embedding_bias_weights need each other, one weight for each word",
+                "embedding_bias_words and embedding_bias_weights must be given together, one weight per word",
                 "embedding_bias_weights",
             )
         words, weights = (inputs[name].reshape(rows, -1) for name in given)

@@ -56,7 +56,7 @@ def decode_part(parameters: Mapping[str, Any], pool: str) -> Part:
         raise InflightError(
             ErrorKind.UNSUPPORTED,
             f"the request parameter {REQUEST_TYPE} is {kind!r}; this engine, whose inflight_pool is {pool}, "
-            f"does {' and '.join(allowed)} alone",
+            f"allows only {' and '.join(allowed)}",
             REQUEST_TYPE,
         )
     return Part(kind)
@@ -207,14 +207,15 @@ def _limits(wanted: dict[str, Any], now: Limits, most: Limits) -> Limits:
         highest = getattr(most, name)
         if type(value) is not int or not 1 <= value <= highest:
             raise invalid(
-                CONFIGURE, f"{name} is {value!r}; allowed: 1 to {highest}, what the engine was started with"
+                CONFIGURE,
+                f"{name} is {value!r}; allowed: 1 to {highest}, the value the engine was started with",
             )
     limits = Limits(**{name: wanted.get(name, getattr(now, name)) for name in Limits.__slots__})
     if limits.max_step_tokens < limits.max_batch_size:
         raise invalid(
             CONFIGURE,
             f"max_step_tokens would be {limits.max_step_tokens} and max_batch_size {limits.max_batch_size}; "
-            "every running sequence needs a token a step, so max_step_tokens must not be the smaller",
+            "every running sequence needs one token per step, so max_step_tokens must not be smaller",
         )
     return limits
 

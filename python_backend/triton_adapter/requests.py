@@ -118,7 +118,7 @@ _NOT_HONOURED: dict[str, Callable[[Array], bool]] = {
 }
 
 
-_BY_NAME = f"the request parameter {ADAPTER} names an adapter that the server has"
+_BY_NAME = f"use the request parameter {ADAPTER} with the name of an adapter on the server"
 _INSTEAD = dict.fromkeys(("lora_task_id", "lora_weights", "lora_config"), _BY_NAME)
 
 
@@ -180,8 +180,8 @@ def _of_part(asked: GenerationRequest, part: Part, row: RowInputs) -> Generation
     if bool(context) != (part is Part.GENERATION):
         raise invalid(
             CONTEXT_PARAMS,
-            f"{CONTEXT_PARAMS} is what a request of request_type {Part.CONTEXT.value} was answered with, and "
-            f"is given where request_type is {Part.GENERATION.value}; it is {part.value}",
+            f"{CONTEXT_PARAMS} is the answer to a request of request_type {Part.CONTEXT.value} and only "
+            f"allowed where request_type is {Part.GENERATION.value}; it is {part.value}",
         )
     if part is Part.CONTEXT:
         _refuse_beside_a_prompt(asked)
@@ -193,7 +193,9 @@ def _refuse_beside_a_prompt(asked: GenerationRequest) -> None:
     """Who computes a prompt for others tells nothing of it."""
     if asked.num_return_sequences > 1 or asked.asks_of_prompt:
         name = "return_context_logits" if asked.asks_of_prompt else "num_return_sequences"
-        raise invalid(name, f"{name} is for the engine that answers; request_type is {Part.CONTEXT.value}")
+        raise invalid(
+            name, f"{name} is only for the engine that decodes; request_type is {Part.CONTEXT.value}"
+        )
 
 
 def _decode_row(

@@ -54,7 +54,7 @@ def _watch(within_s: float) -> None:
     """Only in a process of Triton's: others have their own use for alarms."""
 
     def interrupt(number: int, frame: object) -> NoReturn:
-        raise TimeoutError(f"the start of this model's process hangs: it is not done after {within_s:g} s")
+        raise TimeoutError(f"the start of this model's process hangs: not finished after {within_s:g} s")
 
     if _is_stub():
         faulthandler.dump_traceback_later(within_s + _LAST_S, exit=True, file=sys.__stderr__ or sys.stderr)

@@ -242,7 +242,7 @@ class TritonPythonModel:
                 if not self._pump_once():
                     self._replace_engine()
             except Exception:
-                _log.exception("the pump stumbled")
+                _log.exception("the pump thread failed; retrying")
                 self._closing.wait(_RESTART_PAUSE_S)
 
     def _pump_once(self) -> bool:

@@ -59,5 +59,5 @@ def _share(value: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise refusal("gpu_memory_share", value, "more than 0, at most 1")
+        raise refusal("gpu_memory_share", value, "above 0, at most 1")
     return share

@@ -75,7 +75,7 @@ def read_report(text: str) -> EngineReport:
             values["learned"] = LearnedStepCost(cost=cost, **learned)
         return EngineReport(**values)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"this is not the report of an engine: {error}") from error
+        raise ValueError(f"not an engine report: {error}") from error
 
 
 def _known(kind: Any, values: dict[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class EngineParameters:
         if device == "cpu" and self.inflight_weights == "random":
             raise refusal("inflight_weights", "random", f"checkpoint ({self._why(device)})")
         if device == "cpu" and self.kv_cache_host_memory_bytes:
-            allowed = f"0 ({self._why(device)}, and all keys and values are in its memory)"
+            allowed = f"0 ({self._why(device)}, where the KV cache is in host memory anyway)"
             raise refusal("kv_cache_host_memory_bytes", str(self.kv_cache_host_memory_bytes), allowed)
         precision = default.precision if self.inflight_precision == "auto" else self.inflight_precision
         if precision not in PRECISIONS[device]:
@@ -283,7 +283,7 @@ def _gpus(key: str, value: str) -> tuple[int, ...]:
         allowed = "the GPUs of one engine; triton_servers starts one engine for each GPU or group of GPUs"
         raise refusal(key, value, allowed)
     if not all(each.isascii() and each.isdigit() for each in numbers) or len(set(numbers)) < len(numbers):
-        raise refusal(key, value, "the number of one GPU, or of several that differ, such as 0,1")
+        raise refusal(key, value, "the number of one GPU, or of several different ones, such as 0,1")
     return tuple(map(int, numbers))
 
 
@@ -382,7 +382,7 @@ def parse_engine_parameters(raw: Mapping[str, str]) -> EngineParameters:
             allowed = " or ".join(("unset", *neutral))
             raise InflightError(
                 ErrorKind.UNSUPPORTED,
-                f"parameter {key} is {given[key]!r}, which this engine does not do; allowed: {allowed}",
+                f"parameter {key} is {given[key]!r}, which this engine does not support; allowed: {allowed}",
                 key,
             )
     for key in ("gpt_model_type", "gpt_model_path"):

@@ -46,4 +46,4 @@ def environment_from(text: str) -> RuntimeEnvironment:
     try:
         return RuntimeEnvironment(**json.loads(text))
     except TypeError as error:
-        raise ValueError(f"not the note of a runtime: {error}") from error
+        raise ValueError(f"not a runtime's environment file: {error}") from error

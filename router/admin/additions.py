@@ -83,7 +83,7 @@ class AdditionDoor:
         with commands.look() as connection:
             found = {each.name: each for each in list_sources(connection, self._additions.folders)}
         if body.source not in found:
-            raise ValueError("source: there is no such place; GET /admin/release-sources lists them")
+            raise ValueError("source: not found; GET /admin/release-sources lists all sources")
         detail = {"source": body.source, "parameters": body.parameters}
         commands.note_addition(body.model, body.version, detail)
         return AdditionOrder(body.model, found[body.source], body.version, body.parameters, body.notes)
@@ -91,7 +91,7 @@ class AdditionDoor:
     def _find(self, record: Record) -> Addition:
         found = self._additions.find(record.values["addition"])
         if found is None:
-            message = "there is no such addition; GET /admin/additions lists the last ones of this router"
+            message = "addition not found; GET /admin/additions lists the latest ones of this router"
             raise InflightError(ErrorKind.NOT_FOUND, message)
         return found
 
@@ -129,12 +129,12 @@ def routes(additions: Additions, tenancy: Tenancy) -> list[Route]:
     door = AdditionDoor(additions, tenancy)
     one, read, write = "/admin/additions/{addition}", Scope.ADMIN_READ, Scope.ADMIN_WRITE
     return [
-        admin_route(tenancy, "GET", "/admin/release-sources", "What a release can be made from on the server",
+        admin_route(tenancy, "GET", "/admin/release-sources", "Sources for releases on the server",
                     partial(_sources, additions, tenancy)),
-        Route("POST", "/admin/releases", door.begin, "Add a release from a place that the server knows",
+        Route("POST", "/admin/releases", door.begin, "Add a release from a source on the server",
               AdditionBody, scope=write, status=202),
-        Route("GET", "/admin/additions", door.list_all, "Releases that this router was asked to add",
+        Route("GET", "/admin/additions", door.list_all, "Additions of releases on this router",
               scope=read),
-        Route("GET", one, door.show, "How far a release is with being added", scope=read),
+        Route("GET", one, door.show, "The progress of an addition", scope=read),
         Route("DELETE", one, door.stop, "Stop adding a release", scope=write, takes=""),
     ]  # fmt: skip

@@ -71,8 +71,8 @@ def routes(models: Registry, permits: Permits, metrics: Metrics, metrics_open: b
     ready = Ready(models, permits)
     shown = ShowMetrics(metrics)
     return [
-        Route("GET", "/health/live", live, "The process answers", scope=None),
-        Route("GET", "/health/ready", ready, "Requests would be served now", scope=None),
+        Route("GET", "/health/live", live, "Liveness: the process answers", scope=None),
+        Route("GET", "/health/ready", ready, "Readiness: requests would be served now", scope=None),
         # The names that vLLM and SageMaker ask by.
         Route("GET", "/health", ready, "As /health/ready", scope=None),
         Route("GET", "/ping", ready, "As /health/ready", scope=None),

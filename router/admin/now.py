@@ -101,11 +101,14 @@ class NowDoor:
             )
         )
         if self._prompt_log is None:
-            raise InflightError(ErrorKind.NOT_FOUND, "no prompts are kept here: prompt_log_dir is not set")
+            raise InflightError(ErrorKind.NOT_FOUND, "prompts are not logged here: prompt_log_dir is not set")
         at_s = time.time() - time.monotonic() + ended.ended_s
         found = await asyncio.to_thread(self._prompt_log.find, tenant, request_id, at_s)
         if found is None:
-            raise InflightError(ErrorKind.NOT_FOUND, "nothing was kept of this request, or no longer")
+            raise InflightError(
+                ErrorKind.NOT_FOUND,
+                "the prompt log has no entry for this request: it was not logged, or is deleted by now",
+            )
         shown = {"id": request_id, "prompts": found.prompts, "answers": found.answers}
         respond_json(exchange, record, {"object": "request.content", "at_s": found.at_s, **shown})
 
@@ -128,13 +131,13 @@ class NowDoor:
 
 
 def _not_found() -> InflightError:
-    message = "there is no such request among the last ones that this router answered"
+    message = "request not found among the latest ones that this router answered"
     return InflightError(ErrorKind.NOT_FOUND, message)
 
 
 def _require(record: Record, action: Action, tenant: str | None) -> None:
     if not allows(Actor.calling(record.caller, ""), action, tenant):
-        raise InflightError(ErrorKind.FORBIDDEN, f"this key may not do this: {action.label}")
+        raise InflightError(ErrorKind.FORBIDDEN, f"this key has no permission for {action.label}")
 
 
 def routes(
@@ -146,14 +149,15 @@ def routes(
 ) -> list[Route]:
     door, read = NowDoor(overview, recent, permits, tenancy, prompt_log), Scope.ADMIN_READ
     return [
-        Route("GET", "/admin/now", door.show, "What the router does now, and did in the last minutes",
+        Route("GET", "/admin/now", door.show, "What the router is doing now, and its last minutes",
               scope=read),
-        Route("GET", "/admin/now/stream", door.stream, "The same once a second", answer=_EVENTS, scope=read),
-        Route("GET", "/admin/requests", door.list_requests, "The last requests, the newest first",
+        Route("GET", "/admin/now/stream", door.stream, "The same as a stream, each second",
+              answer=_EVENTS, scope=read),
+        Route("GET", "/admin/requests", door.list_requests, "The latest requests, newest first",
               scope=read, query=RequestsQuery),
-        Route("GET", "/admin/requests/{request}", door.show_request, "How a request went, stage by stage",
+        Route("GET", "/admin/requests/{request}", door.show_request, "A request, stage by stage",
               scope=read),
         Route("GET", "/admin/requests/{request}/content", door.show_content,
-              "What was kept of a request: its prompts and answers, redacted", scope=read),
-        Route("GET", "/v1/requests/{request}", door.show_own, "How your own request went, stage by stage"),
+              "The logged prompts and answers of a request, redacted", scope=read),
+        Route("GET", "/v1/requests/{request}", door.show_own, "A request of your own, stage by stage"),
     ]  # fmt: skip

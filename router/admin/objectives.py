@@ -47,7 +47,7 @@ class _Act:
     def model(self) -> str:
         model = self.asked.values["model"]
         if not MODEL_NAME.fullmatch(model):
-            raise self._not_found("there is no model of this name; GET /admin/objectives lists them")
+            raise self._not_found("model not found; GET /admin/objectives lists all models")
         return model
 
     @property
@@ -56,7 +56,7 @@ class _Act:
             return tier_named(self.asked.values["tier"])
         except ValueError:
             allowed = ", ".join(tier.label for tier in Tier)
-            raise self._not_found(f"there is no tier of this name; allowed: {allowed}") from None
+            raise self._not_found(f"unknown tier; allowed: {allowed}") from None
 
     def _not_found(self, what: str) -> NotFound:
         with self.commands.look():  # who may not look is told that, whatever the name
@@ -118,7 +118,7 @@ def _objective(objective: Objective) -> dict[str, Any]:
 def _tuned_model(asked: Asked) -> str:
     model = asked.values["model"]
     if not MODEL_NAME.fullmatch(model):
-        raise NotFound("there is no model of this name; GET /admin/tuning lists those that there are")
+        raise NotFound("model not found; GET /admin/tuning lists all models")
     return model
 
 
@@ -158,18 +158,18 @@ def routes(tenancy: Tenancy) -> list[Route]:
     model, tuned = "/admin/objectives/{model}", "/admin/tuning/{model}"
     tier = f"{model}/{{tier}}"
     return [
-        route("GET", "/admin/objectives", "All objectives, beside what is measured", on(_list)),
-        route("GET", model, "The objectives of a model, beside what is measured", on(_show)),
+        route("GET", "/admin/objectives", "All objectives, with the measured values", on(_list)),
+        route("GET", model, "The objectives of a model, with the measured values", on(_show)),
         route("PUT", tier, "Set the objective of a model and tier", on(_set), ObjectiveBody),
-        route("DELETE", tier, "Ask nothing of a tier any more", on(_clear)),
-        route("DELETE", model, "Ask nothing of a model any more", on(_clear_all)),
-        route("GET", "/admin/tuning", "The queue delays of all models, and why they are so",
+        route("DELETE", tier, "Remove the objective of a model and tier", on(_clear)),
+        route("DELETE", model, "Remove all objectives of a model", on(_clear_all)),
+        route("GET", "/admin/tuning", "The queue delays of all models, and the reasons for them",
               tune(_list_tuning)),
-        route("GET", tuned, "The queue delays of a model, and why they are so", tune(_explain_tuning)),
-        route("GET", f"{tuned}/history", "What was changed about them, the newest first",
+        route("GET", tuned, "The queue delays of a model, and the reasons for them", tune(_explain_tuning)),
+        route("GET", f"{tuned}/history", "The changes of a model's queue delays, newest first",
               tune(_tuning_history), NewestQuery),
-        route("POST", f"{tuned}/pause", "Leave the queue delays of a model as they are",
+        route("POST", f"{tuned}/pause", "Pause the tuning of a model's queue delays",
               tune(partial(_pause_tuning, is_paused=True)), status=200),
-        route("POST", f"{tuned}/resume", "Tune the queue delays of a model again",
+        route("POST", f"{tuned}/resume", "Resume the tuning of a model's queue delays",
               tune(partial(_pause_tuning, is_paused=False)), status=200),
     ]  # fmt: skip

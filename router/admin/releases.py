@@ -51,7 +51,7 @@ class _Act:
     def model(self) -> str:
         model = self.asked.values["model"]
         if not MODEL_NAME.fullmatch(model):
-            raise self._not_found("there is no model of this name")
+            raise self._not_found("model not found")
         return model
 
     @property
@@ -63,7 +63,7 @@ class _Act:
 
     def _not_found(self, what: str) -> NotFound:
         with self.commands.look():  # who may not look is told that, whatever the name
-            return NotFound(f"{what}; GET /admin/releases lists those that there are")
+            return NotFound(f"{what}; GET /admin/releases lists all of them")
 
     def show_release(self) -> dict[str, Any]:
         """After a change to it, for which the right to look is not needed."""
@@ -183,7 +183,7 @@ def _events(act: _Act) -> dict[str, Any]:
 def _require(connection: Connection, model: str) -> list[Release]:
     found = records.list_releases(connection, model)
     if not found:
-        raise NotFound(f"the model {model} has no releases; GET /admin/releases lists those that there are")
+        raise NotFound(f"the model {model} has no releases; GET /admin/releases lists all of them")
     return found
 
 
@@ -265,25 +265,25 @@ def routes(tenancy: Tenancy, *, has_prompt_log: bool = False) -> list[Route]:
     return [
         route("GET", "/admin/releases", "All releases, with their state, share and role", on(_list)),
         route("GET", model, "The releases of a model, its split and its rollout", on(_show_model)),
-        route("GET", release, "One release, and what it is made of", on(_show_release)),
-        route("POST", f"{release}/load", "Have a release loaded", on(_load), status=200),
-        route("POST", f"{release}/unload", "Have a release unloaded that answers nobody", on(_unload),
+        route("GET", release, "One release and its contents", on(_show_release)),
+        route("POST", f"{release}/load", "Load a release", on(_load), status=200),
+        route("POST", f"{release}/unload", "Unload a release that gets no requests", on(_unload),
               status=200),
-        route("PUT", f"{model}/split", "Divide the requests to a model by hand", on(_set_split), SplitBody),
+        route("PUT", f"{model}/split", "Set the traffic split of a model by hand", on(_set_split), SplitBody),
         route("POST", f"{model}/canary", "Roll a release out step by step", on(_begin_rollout), CanaryBody),
-        route("GET", f"{model}/tolerance", "How much worse canaries of a model may be", on(_show_tolerance)),
-        route("PUT", f"{model}/tolerance", "Set how much worse canaries of a model may be",
+        route("GET", f"{model}/tolerance", "The tolerances for canaries of a model", on(_show_tolerance)),
+        route("PUT", f"{model}/tolerance", "Set the tolerances for canaries of a model",
               on(_set_tolerance), ToleranceBody),
-        route("POST", f"{model}/promote", "Give all requests to one release", on(_promote), PromoteBody,
+        route("POST", f"{model}/promote", "Send all requests to one release", on(_promote), PromoteBody,
               status=200),
-        route("POST", f"{model}/rollback", "End a rollout with the stable release, or go back to the standby",
+        route("POST", f"{model}/rollback", "Roll back to the stable release, or to the standby",
               on(_roll_back), RollBackBody, status=200),
-        route("POST", f"{model}/pause", "Keep a rollout at its step", on(partial(_pause, paused=True)),
+        route("POST", f"{model}/pause", "Pause a rollout at its step", on(partial(_pause, paused=True)),
               status=200),
-        route("POST", f"{model}/resume", "Let a rollout go on", on(partial(_pause, paused=False)),
+        route("POST", f"{model}/resume", "Resume a rollout", on(partial(_pause, paused=False)),
               status=200),
-        route("GET", f"{model}/rollouts", "The rollouts of a model, the newest first", on(_rollouts),
+        route("GET", f"{model}/rollouts", "The rollouts of a model, newest first", on(_rollouts),
               NewestQuery),
-        route("GET", f"{model}/events", "What happened to the releases of a model, the newest first",
+        route("GET", f"{model}/events", "The events of a model's releases, newest first",
               on(_events), NewestQuery),
     ]  # fmt: skip

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.request.identity import Doorkeeper
 
-_NOT_SIGNED_IN = "nobody is signed in: POST /admin/session with a key, or send Authorization: Bearer KEY"
+_NOT_SIGNED_IN = "not signed in: POST /admin/session with a key, or send Authorization: Bearer KEY"
 
 
 class SessionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -80,9 +80,9 @@ class EngineBody(_Body, frozen=True, kw_only=True):
         if cost.base_ms <= 0:
             raise invalid("engine.base_ms: expected more than 0")
         if self.step_tokens < self.slots:
-            raise invalid("engine.step_tokens: expected not fewer than engine.slots")
+            raise invalid("engine.step_tokens: expected at least engine.slots")
         if self.kv_tokens < 16 * self.block_tokens:
-            raise invalid("engine.kv_tokens: expected 16 blocks of engine.block_tokens at least")
+            raise invalid("engine.kv_tokens: expected at least 16 blocks of engine.block_tokens")
         return Engine(cost, **given)
 
 
@@ -177,7 +177,7 @@ class SimulationDoor:
 
 def _require(record: Record) -> None:
     if not allows(Actor.calling(record.caller, ""), Action.SIMULATION_RUN, None):
-        message = f"this key may not do this: {Action.SIMULATION_RUN.label}"
+        message = f"this key has no permission for {Action.SIMULATION_RUN.label}"
         raise InflightError(ErrorKind.FORBIDDEN, message)
 
 

@@ -284,7 +284,7 @@ class Dispatcher:
         self._judge.neighbours.begun(entry.cost_us, now_s)
 
     def _refuse(self, entry: QueueEntry, now_s: float) -> None:
-        message = "its turn did not come in time: the model is busy"
+        message = "the request timed out in the queue: the model is busy"
         entry.refusal = Refused(Reason.TOO_LATE, message, self._running.drain_s() or SOON_S)
         if entry.forecast_late_s is not None:  # nor will it be there any sooner than that
             self._forecaster.learn(entry, max(now_s, entry.deadline_s))

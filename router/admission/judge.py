@@ -124,11 +124,11 @@ class Judge:
         if not capacity.slots or capacity.batch is not None:
             return None  # rows beyond the slots are computed in several batches
         if demand.sequences > capacity.slots:
-            message = f"{demand.sequences} answers at once do not fit: there are {capacity.slots} slots"
+            message = f"{demand.sequences} answers at once do not fit into {capacity.slots} slots"
             return Refused(Reason.TOO_LARGE, message)
         least = least_kv(demand, capacity)
         if budget is not None and least > budget:
-            message = f"the request needs {least} tokens of the cache, of which {budget} are available"
+            message = f"the request needs {least} tokens of the KV cache; {budget} are available"
             return Refused(Reason.TOO_LARGE, message)
         return None
 
@@ -167,7 +167,7 @@ class Judge:
         if excess_s <= 0 or not self._forecaster.is_tried:
             return None
         self._forecaster.relax(entry)
-        late = "too late for its own deadline" if demand.is_strict else "too late: the model is busy"
+        late = "after its own deadline" if demand.is_strict else "too late: the model is busy"
         message = f"the first token would come {late}"
         return Refused(Reason.BUSY, message, self._retry_after_s(entry, max(excess_s, away_s), now_s))
 

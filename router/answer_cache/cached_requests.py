@@ -78,7 +78,9 @@ class CachedRequests:
             await self._tell(exchange, record, kept, now_s)
             return
         if terms.only_kept:
-            raise HttpError(504, "this answer is not kept, and with only-if-cached no model is asked for it")
+            raise HttpError(
+                504, "this answer is not in the cache, and only-if-cached allows no model to compute it"
+            )
         recording = RecordingExchange(exchange, _LARGEST_ANSWER_BYTES)
         exchange.extra_headers = [*exchange.extra_headers, ("x-inflight-cache", "miss")]
         await endpoint(recording, record)

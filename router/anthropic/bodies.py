@@ -261,7 +261,7 @@ def _text(block: Block, where: str) -> str:
     if block.type != "text":
         kind = block.type if block.type.isidentifier() and len(block.type) < 32 else "other"
         allowed = "allowed: text, and tool_use of an assistant, tool_result and image of a user"
-        message = f"{where}: {kind} blocks are not read here; {allowed}"
+        message = f"{where}: {kind} blocks are not supported here; {allowed}"
         raise _unsupported(message, f"{where}.type")
     if block.text is None:
         raise invalid(f"{where}.text: expected a string", f"{where}.text")
@@ -272,7 +272,9 @@ def _tool(tool: ClientTool, index: int) -> Tool:
     where = f"tools[{index}]"
     if tool.type not in (None, "custom"):
         kind = tool.type if tool.type.isidentifier() and len(tool.type) < 64 else "this type"
-        message = f"{where}: tools of type {kind} are not run here; allowed: custom, with an input_schema"
+        message = (
+            f"{where}: tools of type {kind} are not supported here; allowed: custom, with an input_schema"
+        )
         raise _unsupported(message, f"{where}.type")
     if tool.input_schema is None:
         raise invalid(f"{where}.input_schema: expected a JSON schema", f"{where}.input_schema")

@@ -60,7 +60,7 @@ def routes(models: Registry, answers: Answers, images: Images, tokenizers: Token
         post(
             "/v1/messages",
             api.create,
-            "Answer a conversation, by Anthropic's API",
+            "Answer a conversation, in Anthropic's API",
             MessagesBody,
             "AnthropicMessage",
             streams=True,
@@ -69,7 +69,7 @@ def routes(models: Registry, answers: Answers, images: Images, tokenizers: Token
         post(
             "/v1/messages/count_tokens",
             api.count,
-            "How many tokens the prompt of a message has",
+            "Count the tokens of a message's prompt",
             CountBody,
             "AnthropicTokens",
         ),

@@ -98,7 +98,9 @@ class CascadedRequests:
             await endpoint(exchange, record)
             return
         if record.pinned_release and not record.is_release_given:
-            raise invalid(f"'{cascade.name}' is a cascade and has no releases; name a model of it", "model")
+            raise invalid(
+                f"'{cascade.name}' is a cascade and has no releases; name one of its models", "model"
+            )
         for model in (cascade.small, cascade.large):
             check_model_allowed(record.caller, model)
         reason: Reason | None = Reason.UNHELD
@@ -141,7 +143,7 @@ class CascadedRequests:
         self.rejected_tokens[cascade.name] += record.prompt_tokens + record.completion_tokens
         # Usage is recorded by this id, of each call its own.
         request_id = f"{before.request_id}.large"
-        log.info("%s is asked again as %s: %s", record.request_id, request_id, reason.value)
+        log.info("%s is sent again as %s: %s", record.request_id, request_id, reason.value)
         for name in _FIELDS:
             setattr(record, name, getattr(before, name))
         record.request_id = request_id

@@ -46,6 +46,6 @@ async def answer_chat(
 
 def template_of(model: ServedModel) -> ChatTemplate:
     if model.template is None:
-        message = f"The model '{model.name}' has no chat template, and takes no messages"
+        message = f"The model '{model.name}' has no chat template, so it takes no messages"
         raise InflightError(ErrorKind.INVALID_REQUEST, message, "model")
     return model.template

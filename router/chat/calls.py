@@ -104,10 +104,12 @@ def rendering(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
     """What a body says of how the template is to be rendered."""
     if body.continue_final_message:
         if body.add_generation_prompt:
-            text = "continue_final_message: goes without add_generation_prompt, which begins a new message"
+            text = (
+                "continue_final_message: not allowed with add_generation_prompt, which begins a new message"
+            )
             raise invalid(text, "continue_final_message")
         if body.messages[-1].role != "assistant":
-            text = "continue_final_message: the last message is not the assistant's"
+            text = "continue_final_message: the last message has to be the assistant's"
             raise invalid(text, "continue_final_message")
     variables, effort = dict(body.chat_template_kwargs or {}), body.reasoning_effort
     if effort is not None and template.knows("reasoning_effort"):
@@ -148,11 +150,9 @@ def _message(message: Message, index: int, knows_tools: bool) -> dict[str, Any]:
         allowed = ", ".join(_ROLES)
         raise invalid(f"{where}.role: expected one of {allowed}", f"{where}.role")
     if message.tool_calls and role != "assistant":
-        raise invalid(f"{where}.tool_calls: only an assistant makes calls", f"{where}.tool_calls")
+        raise invalid(f"{where}.tool_calls: only allowed with the role assistant", f"{where}.tool_calls")
     if (role == "tool") != (message.tool_call_id is not None):
-        raise invalid(
-            f"{where}.tool_call_id: goes with the role tool, and with no other", f"{where}.tool_call_id"
-        )
+        raise invalid(f"{where}.tool_call_id: only allowed with the role tool", f"{where}.tool_call_id")
     has_calls = bool(message.tool_calls)
     content = "" if message.content is None and has_calls else _content(message, index)
     rendered: dict[str, Any] = {"role": role, "content": content}
@@ -180,7 +180,9 @@ def _content(message: Message, index: int) -> str | list[dict[str, str]]:
             continue
         if part.type != "text":
             kind = part.type if part.type.isidentifier() and len(part.type) < 32 else "other"
-            message_text = f"{where}[{position}]: {kind} parts are not read; allowed: text, image_url, file"
+            message_text = (
+                f"{where}[{position}]: {kind} parts are not supported; allowed: text, image_url, file"
+            )
             raise InflightError(ErrorKind.UNSUPPORTED, message_text, f"{where}[{position}].type")
         if part.text is None:
             raise invalid(f"{where}[{position}].text: expected a string", f"{where}[{position}].text")

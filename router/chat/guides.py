@@ -36,7 +36,7 @@ def demand_of(body: Options) -> Demand | None:
     found = {field: asked for field, asked in given.items() if asked[1] not in (None, False)}
     if len(found) > 1:
         first, second, *_ = found
-        raise invalid(f"{second}: an answer cannot follow {first} and {second} at once", second)
+        raise invalid(f"{second}: an answer cannot follow both {first} and {second}", second)
     for field, (kind, value) in found.items():
         return Demand(*_READERS[kind](value), field)
     return None
@@ -61,7 +61,7 @@ def chat_demand(body: ChatBody) -> Demand | None:
     asked = demand_of(body)
     own = _forced_call(body) if forced(body) else _response_format(body)
     if asked is not None and own is not None:
-        text = f"{asked.field}: an answer cannot follow it and {own.field} at once"
+        text = f"{asked.field}: an answer cannot follow both it and {own.field}"
         raise invalid(text, asked.field)
     return own or asked
 

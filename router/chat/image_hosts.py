@@ -55,7 +55,7 @@ class ImageHosts:
             async with self._turns.turn(tenant):
                 return await asyncio.wait_for(self._fetch(url, where), _FETCH_S)
         except (asyncio.TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError):
-            raise invalid(f"{where}: it could not be fetched within {_FETCH_S:g} s", "messages") from None
+            raise invalid(f"{where}: could not be fetched within {_FETCH_S:g} s", "messages") from None
 
     async def _fetch(self, url: str, where: str) -> bytes:
         asked = httpx.URL(url)
@@ -65,7 +65,7 @@ class ImageHosts:
             message = f"{where}: images are not fetched from this host; allowed: {allowed}"
             raise InflightError(ErrorKind.UNSUPPORTED, message, "messages")
         if asked.userinfo or asked.port not in (None, _PORTS[asked.scheme]):
-            raise invalid(f"{where}: expected a url without a password and with the usual port", "messages")
+            raise invalid(f"{where}: expected a url without a password and with the default port", "messages")
         address = await self._address(host, where)
         request = self._http.build_request(
             "GET",
@@ -88,12 +88,12 @@ class ImageHosts:
 
     async def _content(self, response: httpx.Response, where: str) -> bytes:
         if response.status_code != httpx.codes.OK:
-            raise invalid(f"{where}: its host answered with the status {response.status_code}", "messages")
+            raise invalid(f"{where}: its host answered with status {response.status_code}", "messages")
         data = bytearray()
         async for piece in response.aiter_raw():
             data += piece
             if len(data) > self._max_bytes:
-                raise invalid(f"{where}: has more than the {self._max_bytes} bytes that are read", "messages")
+                raise invalid(f"{where}: is larger than {self._max_bytes} bytes, the limit", "messages")
         return bytes(data)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router.routing.models import ServedModel
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-_READ = "PNG, JPEG, WebP and GIF are read"
+_READ = "supported: PNG, JPEG, WebP and GIF"
 _BASE64 = ";base64"
 PIL.Image.MAX_IMAGE_PIXELS = None  # the limit is the operator's, and is held against the header
 
@@ -103,7 +103,7 @@ def asked_images(messages: Sequence[Message], model: ServedModel) -> list[ImageR
         found = message.images
         if found and message.role != "user":
             number = len(asked) + 1
-            raise _refusal(f"image {number}", f"is in a message of the {message.role}; allowed: of a user")
+            raise _refusal(f"image {number}", f"is in a message of the role {message.role}; allowed: user")
         asked += found
     if not asked:
         return asked
@@ -126,14 +126,14 @@ def image_tokens(messages: Sequence[Message], model: ServedModel) -> int:
 def look_at(data: bytes, where: str, limits: ImageLimits) -> Image:
     """Reads the header alone: a few bytes may stand for more pixels than there is memory."""
     if len(data) > limits.max_bytes:
-        raise _refusal(where, f"has {len(data)} bytes; at most {limits.max_bytes} are read")
+        raise _refusal(where, f"has {len(data)} bytes; allowed: at most {limits.max_bytes}")
     try:
         with PIL.Image.open(BytesIO(data), formats=_FORMATS) as opened:
             (width, height), media_type = opened.size, opened.get_format_mimetype()
     except Exception:  # of any kind: each format has its own ways to be broken
-        raise _refusal(where, f"is no image that can be read; {_READ}") from None
+        raise _refusal(where, f"is not a readable image; {_READ}") from None
     if width * height > limits.max_pixels:
-        raise _refusal(where, f"has {width}x{height} pixels; at most {limits.max_pixels} in all are read")
+        raise _refusal(where, f"has {width}x{height} pixels; allowed: at most {limits.max_pixels} in total")
     return Image(data, hashlib.sha256(data).hexdigest(), media_type or "image", width, height)
 
 
@@ -142,7 +142,7 @@ def _of_data_url(url: str, where: str, limits: ImageLimits) -> Image:
     if not comma or not head.endswith(_BASE64):
         raise _refusal(where, "expected data:TYPE;base64,DATA")
     if len(encoded) * 3 // 4 - 2 > limits.max_bytes:  # less what fills it up, which is not decoded first
-        raise _refusal(where, f"has more than the {limits.max_bytes} bytes that are read")
+        raise _refusal(where, f"is larger than {limits.max_bytes} bytes, the limit")
     try:
         data = b64decode(encoded, validate=True)
     except ValueError:

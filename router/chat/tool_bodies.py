@@ -108,7 +108,7 @@ def check_tools(tools: list[Tool] | None, choice: ToolChoice | None) -> None:
         form = None if tool.custom is None else tool.custom.format
         if form is not None and (form.type == "grammar") != (form.grammar is not None):
             place = f"{where}.custom.format"
-            raise invalid(f"{place}: grammar goes with type grammar, and with no other", place)
+            raise invalid(f"{place}: grammar is only allowed with type grammar", place)
     if isinstance(choice, NamedTool):
         _check_kind(choice, ("function", "custom", "allowed_tools"), "tool_choice")
 
@@ -119,4 +119,6 @@ def _check_kind(struct: Tool | NamedTool, kinds: tuple[str, ...], where: str) ->
         if kind == struct.type and not is_there:
             raise invalid(f"Missing required parameter: {where}.{kind}", f"{where}.{kind}")
         if kind != struct.type and is_there:
-            raise invalid(f"{where}.{kind}: goes with type {kind}, not {struct.type}", f"{where}.{kind}")
+            raise invalid(
+                f"{where}.{kind}: only allowed with type {kind}, not {struct.type}", f"{where}.{kind}"
+            )

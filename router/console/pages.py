@@ -92,7 +92,7 @@ async def show_file(exchange: Exchange, record: Record) -> None:
     digest, files = await asyncio.to_thread(static_files)
     asked, _, name = record.values["file"].partition("/")
     if asked != digest or name not in files:
-        raise HttpError(404, f"there is no such file; the console is at {PATH}")
+        raise HttpError(404, f"file not found; the console is at {PATH}")
     _respond(exchange, record, files[name], _FOR_GOOD)
 
 
@@ -107,8 +107,8 @@ def _respond(exchange: Exchange, record: Record, file: StaticFile, caching: tupl
 
 def routes() -> list[Route]:
     return [
-        Route("GET", PATH, show_page, "The console, for people", answer="text/html", scope=None),
-        Route("GET", f"{PATH}/{{file}}", show_file, "What the console is made of",
+        Route("GET", PATH, show_page, "The console", answer="text/html", scope=None),
+        Route("GET", f"{PATH}/{{file}}", show_file, "The console's files",
               answer="text/javascript or text/css or text/plain or image/svg+xml or text/html", scope=None,
               takes_rest=True),
     ]  # fmt: skip

@@ -45,8 +45,8 @@ def check_room(connection: Connection, organisation_id: str, size_bytes: int, mo
 def no_room(held: int, size_bytes: int, most_bytes: int) -> InflightError:
     return InflightError(
         ErrorKind.TOO_LARGE,
-        f"the files, conversations and responses of this organisation take {held} of the {most_bytes} bytes "
-        f"it may keep, and this one has {size_bytes}: delete what is no longer needed",
+        f"the files, conversations and responses of this organisation take {held} of its {most_bytes} "
+        f"bytes of storage, and this one needs {size_bytes}: delete some of them first",
     )
 
 

@@ -74,7 +74,7 @@ class Recorder:
             await self._access.write(act)
         except InflightError as error:
             if not self._is_unreachable:
-                log.warning("%s waits to be written: %s", self._what, error)
+                log.warning("%s cannot be written yet: %s", self._what, error)
             self._is_unreachable = True
         else:
             self._is_unreachable = False

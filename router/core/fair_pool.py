@@ -108,7 +108,7 @@ class FairPool:
     async def _take(self, tenant: str) -> None:
         turn = asyncio.get_running_loop().create_future()
         if not self._queue.join(tenant, turn):
-            message = f"too many requests of this organisation wait for {self._what}; try again later"
+            message = f"this organisation has too many requests waiting for {self._what}; try again later"
             raise InflightError(ErrorKind.RATE_LIMITED, message, retry_after_s=_COME_BACK_S)
         self._hand_out()
         try:

@@ -202,12 +202,12 @@ StopTokenIds = Annotated[list[TokenId], Meta(max_length=MOST_STOP_IDS)]
 class Failure(Enum):
     """What a request that failed says of its replica."""
 
-    UNREACHABLE = "Triton cannot be reached"
+    UNREACHABLE = "Triton is unreachable"
     STUB_DEAD = "a process of the model died"
     NOT_LOADED = "the model is not loaded"
     ENGINE_DIED = "its engine process died"
     ENGINE_AWAY = "its engine process is being started again"
     ENGINE = "the engine failed"  # its answer to this request; another replica would say the same
-    OVERLOADED = "too much to do"
+    OVERLOADED = "overloaded"
     CALLER = "the request cannot be served"
     CUT = "given up"  # by us, because the replica is known to be down

@@ -12,7 +12,7 @@ def fault_of_schema(schema: object) -> str | None:
     from jsonschema.exceptions import SchemaError  # takes a while, and few need it
 
     if not isinstance(schema, dict | bool):
-        return "a JSON schema is an object"
+        return "a JSON schema has to be an object"
     try:
         _validator_class(schema).check_schema(schema)
     except SchemaError as error:
@@ -36,7 +36,7 @@ def fault_of_answer(text: str, schema: dict[str, Any] | bool) -> str | None:
     except RecursionError:
         return "it is nested too deeply"
     except Unresolvable as error:
-        return f"the schema refers to what is not in it: {error}"
+        return f"the schema has a reference that cannot be resolved: {error}"
     return None
 
 

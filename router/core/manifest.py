@@ -87,7 +87,7 @@ class Manifest:
         if type(self.version) is not int or not 1 <= self.version <= LARGEST_VERSION:
             raise ValueError(f"version {self.version!r}; allowed: 1 to {LARGEST_VERSION}")
         if not self.members:
-            raise ValueError("a release has at least one Triton model")
+            raise ValueError("a release needs at least one Triton model")
         for member in self.members:
             if not _MEMBER_NAME.fullmatch(member):
                 raise ValueError(f"{member!r} cannot be the name of a Triton model")
@@ -132,7 +132,7 @@ def from_json(text: str) -> Manifest:
     try:
         value: dict[str, Any] = json.loads(text)
         if not isinstance(value["members"], list) or not isinstance(value["parameters"], dict):
-            raise TypeError("members are a list, and parameters have names")
+            raise TypeError("members has to be a list, and parameters an object")
         return Manifest(
             **{
                 **value,
@@ -174,5 +174,5 @@ def read_version(text: str) -> int:
     is_number = text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_VERSION))
     if not is_number or text[0] == "0" or int(text) > LARGEST_VERSION:
         shown = text if len(text) <= 20 else f"{text[:20]}…"
-        raise ValueError(f"{shown!r} is no version; allowed: 1 to {LARGEST_VERSION}")
+        raise ValueError(f"{shown!r} is not a version; allowed: 1 to {LARGEST_VERSION}")
     return int(text)

@@ -17,5 +17,5 @@ async def every(pause_s: float, look: Callable[[], Awaitable[None] | None], comp
             if looking is not None:
                 await looking
         except Exception:
-            log.exception("%s; the next try is in a moment", complaint)
+            log.exception("%s; retrying in a moment", complaint)
         await asyncio.sleep(pause_s)

@@ -25,7 +25,7 @@ def read_xml_calls(text: str, schemas: Schemas) -> list[tuple[str, dict[str, Any
         schema = schemas.get(name, {})
         given = {key.strip(): value for key, value in _parameter.findall(found[2])}
         if found[2].strip() and not given:
-            raise ValueError("its arguments are not between tags")
+            raise ValueError("its arguments are not enclosed in tags")
         kinds = {key: _kinds_of(key, schema) for key in given}
         calls.append((name, {key: _typed(value, kinds[key]) for key, value in given.items()}))
     if not calls:

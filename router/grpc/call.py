@@ -104,7 +104,7 @@ class Call:
     def arrival(self) -> asyncio.Future[None]:
         """Done when a message has come that was not here, or the end; for one reader at a time."""
         if self._waiter is not None and not self._waiter.done():
-            raise RuntimeError("somebody else is reading this call")
+            raise RuntimeError("this call already has a reader")
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
@@ -161,7 +161,7 @@ class Call:
             return
         self._window_bytes -= flow_bytes
         if self._window_bytes < 0:
-            self.fail(GrpcError(StatusCode.INTERNAL, "the server sent more than it may"))
+            self.fail(GrpcError(StatusCode.INTERNAL, "the server sent more than flow control allows"))
             return
         try:
             messages = self._reader.feed(data)

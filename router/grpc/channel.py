@@ -136,7 +136,7 @@ class Channel:
                 self._pause_s = 0.0
                 self._dispatch_waiting()
             else:
-                self._failed("the server takes no calls")
+                self._failed("the server accepts no calls")
 
     async def _arrive(self, connection: Connection) -> None:
         """Returns once the server has greeted us: one that only accepts is not there yet."""
@@ -193,6 +193,6 @@ class Channel:
 
     def refused(self, call: Call) -> None:
         if not call.closed_unseen() or call.attempts >= _MAX_ATTEMPTS:
-            call.end(GrpcError(StatusCode.UNAVAILABLE, "the server refuses the stream", lost=True))
+            call.end(GrpcError(StatusCode.UNAVAILABLE, "the server refused the stream", lost=True))
         else:
             self._dispatch(call)

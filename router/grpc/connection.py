@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
                 if stop > end:
                     break
                 if self._block is not None and kind != frames.CONTINUATION:
-                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a header block was broken off")
+                    raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
                 payload = data[at + frames.HEAD_BYTES : stop]
                 at = stop
                 if kind == frames.DATA and not flags and stream_id in self._calls:  # as good as every frame
@@ -259,11 +259,11 @@ class Connection(asyncio.Protocol):
 
     def _on_continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None or self._block[0] != stream_id:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a CONTINUATION of nothing")
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a CONTINUATION without a header block")
         _, first_flags, block = self._block
         block += payload
         if len(block) > MAX_HEADER_BYTES:
-            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "a header block without end")
+            raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "an endless header block")
         self._block = (stream_id, first_flags, block)
         if flags & frames.END_HEADERS:
             self._block = None
@@ -329,9 +329,11 @@ class Connection(asyncio.Protocol):
         last_id = frames.read_number(payload)
         code = frames.read_number(payload, 4)
         if code != ErrorCode.NO_ERROR:
-            log.warning("the server is leaving: HTTP/2 error %d, %r", code, payload[8:200])
+            log.warning(
+                "the server closes the connection (GOAWAY): HTTP/2 error %d, %r", code, payload[8:200]
+            )
         self.leaving = True
-        self._reason = "the server went away"
+        self._reason = "the server closed the connection"
         for call in [call for number, call in self._calls.items() if number > last_id]:
             self._forget(call.stream_id)
             self._owner.refused(call)

@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
             raise Refused(431, self._head_too_large)
         key = name.decode("latin-1").lower()
         if key in self._headers and key in ONLY_ONCE:
-            raise Refused(400, f"the header {key} is there twice")
+            raise Refused(400, f"the header {key} is given twice")
         self._headers[key] = value.decode("latin-1").strip()
 
     def on_headers_complete(self) -> None:
@@ -327,15 +327,13 @@ class Connection(asyncio.Protocol):
             self._expect_upload(terms.holder, terms.max_upload_bytes)
         elif _LARGE_BYTES < size_bytes <= self._body_limit:
             if not self._host.memory.take(terms.holder, size_bytes):
-                raise Refused(
-                    503, "you are sending as many large requests as you may at once: try again later"
-                )
+                raise Refused(503, "you have too many large requests in progress: try again later")
             self._held = (terms.holder, size_bytes)
 
     def _expect_upload(self, holder: str, max_bytes: int) -> None:
         slots = self._host.upload_slots
         if not slots.take(holder):
-            raise Refused(503, "you are uploading as many files as you may at the moment: try again later")
+            raise Refused(503, "you have too many uploads in progress: try again later")
         self._body_limit = max_bytes
         self._upload = Upload(self._wait_for_disk, self._disk_is_free, lambda: slots.give_back(holder))
         self._read_deadline_s = time.monotonic() + self._limits.upload_grace_s

@@ -35,7 +35,7 @@ class Refused(Exception):
 
 def check_head(method: bytes, target: bytes, version: str, headers: dict[str, str]) -> None:
     if method == b"CONNECT":
-        raise Refused(400, "this server is no proxy")
+        raise Refused(400, "this server is not a proxy")
     if not target.startswith(b"/"):
         raise Refused(400, "the request target must be a path")
     if version == "1.1":
@@ -46,4 +46,4 @@ def check_head(method: bytes, target: bytes, version: str, headers: dict[str, st
     elif version != "1.0":
         raise Refused(505, "this server speaks HTTP/1.1")
     elif "transfer-encoding" in headers:
-        raise Refused(400, "Transfer-Encoding is not a part of HTTP/1.0")
+        raise Refused(400, "Transfer-Encoding is not allowed in HTTP/1.0")

@@ -39,7 +39,7 @@ def tls_files(cert: str, key: str, client_ca: str) -> TlsFiles | None:
         return None
     for name, value in (("tls_cert", cert), ("tls_key", key)):
         if not value:
-            raise SettingsError(f"{name} is missing: tls_cert and tls_key are given together")
+            raise SettingsError(f"{name} is missing: set both tls_cert and tls_key")
     return TlsFiles(cert, key, client_ca)
 
 
@@ -99,14 +99,14 @@ class Certificates:
             renewed = {protocol: self._context(protocol) for protocol in self._newest}
         except SettingsError as error:
             if not self._refused:
-                log.error("the new certificate cannot be used, the old one stays: %s", error)
+                log.error("the new certificate is invalid; the old one stays in use: %s", error)
             self._refused = True
             return False
         # Only now: a certificate whose key is still being written is tried again at the next look.
         self._stamps = stamps
         self._refused = False
         self._newest.update(renewed)
-        log.info("a new certificate is used from now on")
+        log.info("the new certificate is in use")
         return True
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
@@ -153,4 +153,4 @@ def _read(path: str) -> bytes:
 
 def _refuse_encrypted() -> NoReturn:
     # OpenSSL would ask for the password at the terminal, and wait.
-    raise ValueError("the key is encrypted; give it without a password, readable for the router alone")
+    raise ValueError("the key is encrypted; use a key without a password, readable only by the router")

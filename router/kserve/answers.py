@@ -101,7 +101,7 @@ def join(answers: Sequence[Answer]) -> tuple[Output, ...]:
 def _below(name: str, parts: Sequence[Output]) -> Output:
     first = parts[0]
     if any(part.shape[1:] != first.shape[1:] for part in parts):
-        raise refuse(f"output '{name}' has another shape in each row: ask for it in a stream", name)
+        raise refuse(f"output '{name}' has a different shape in each row: request it as a stream", name)
     rows = sum(part.shape[0] for part in parts)
     return Output(name, first.dtype, (rows, *first.shape[1:]), b"".join(part.raw for part in parts))
 
@@ -128,15 +128,15 @@ async def check_prompts(safety: Safety, model: str, values: Values, sequences: i
         return
     for flag in _LOGITS:
         if flag in values and any(values[flag].elements):
-            raise _not_checked(flag, "logits tell of tokens that the check has not let pass")
+            raise _not_checked(flag, "logits reveal tokens that the check has not passed")
     if sequences > 1:
-        raise _not_checked("num_return_sequences", "one row and one sequence a request")
+        raise _not_checked("num_return_sequences", "send one row and one sequence per request")
     prompts = [values[name].elements for name in _PROMPTS if name in values]
     await safety.admit(model, [text.decode() for texts in prompts for text in texts], tenant)
 
 
 def _not_checked(name: str, why: str) -> InflightError:
-    message = f"input '{name}': not with this model, whose prompts and answers are checked: {why}"
+    message = f"input '{name}': not allowed with this model, whose prompts and answers are checked: {why}"
     return InflightError(ErrorKind.UNSUPPORTED, message, name)
 
 

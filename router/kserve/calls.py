@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.kserve.answers import Answer, join
 from router.kserve.messages import FINAL, write_response
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from router.kserve.offers import Asked
@@ -255,7 +255,7 @@ class Stream:
         except asyncio.CancelledError:
             if not self._gave_up:
                 raise
-            late = f"the client did not read for {self._send_timeout_s:g} s"
+            late = f"the client read nothing for {self._send_timeout_s:g} s"
             raise InflightError(ErrorKind.CANCELLED, late) from None
         finally:
             deadline.cancel()

@@ -85,10 +85,10 @@ def index(found: Iterable[tuple[str, str, bool]]) -> list[dict[str, str]]:
 
 
 _GET_POST = ("GET", "POST")
-SHARED_MEMORY = "shared memory is not offered: send the tensors themselves"
+SHARED_MEMORY = "shared memory is not supported: send the tensors themselves"
 REPOSITORY = "models are loaded and unloaded by the operator, not by clients"
-TRACING = "tracing is the operator's to set"
-LOGGING = "logging is the operator's to set"
+TRACING = "tracing is configured by the operator"
+LOGGING = "logging is configured by the operator"
 
 # Methods, path, reason.
 NOT_OFFERED: tuple[tuple[tuple[str, ...], str, str], ...] = (

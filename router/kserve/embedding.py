@@ -61,7 +61,7 @@ def embedding_call(values: Values, limits: EmbeddingLimits) -> EmbeddingCall:
     if texts is None and ids is None:
         raise refuse("input 'TEXT' or 'INPUT_IDS' is missing", "TEXT")
     if texts is not None and ids is not None:
-        raise refuse("inputs 'TEXT' and 'INPUT_IDS' cannot go together", "INPUT_IDS")
+        raise refuse("inputs 'TEXT' and 'INPUT_IDS' exclude each other: send one of them", "INPUT_IDS")
     dimensions = _dimensions(values.get("DIMENSIONS"), limits)
     if texts is not None:
         rows = [text.decode() for text in texts.elements]
@@ -74,12 +74,12 @@ def embedding_call(values: Values, limits: EmbeddingLimits) -> EmbeddingCall:
             raise refuse("input 'TEXT_PAIR': this model makes embeddings of single texts", "TEXT_PAIR")
         others = [text.decode() for text in seconds.elements]
         if len(others) != len(rows):
-            raise refuse("inputs 'TEXT' and 'TEXT_PAIR' have as many rows as each other", "TEXT_PAIR")
+            raise refuse("inputs 'TEXT' and 'TEXT_PAIR' must have the same number of rows", "TEXT_PAIR")
         texts_of_pairs = zip(texts.elements, seconds.elements, strict=True)
         both = [len(first) + len(second) + SPECIAL_TOKENS for first, second in texts_of_pairs]
         return EmbeddingCall(rows, dimensions, _most(both, limits), others)
     if seconds is not None:
-        raise refuse("input 'TEXT_PAIR' goes with 'TEXT'", "TEXT_PAIR")
+        raise refuse("input 'TEXT_PAIR' needs input 'TEXT'", "TEXT_PAIR")
     assert ids is not None
     id_rows = _id_rows(ids, limits)
     return EmbeddingCall(id_rows, dimensions, _most([len(row) for row in id_rows], limits))
@@ -107,7 +107,7 @@ def _id_rows(ids: Value, limits: EmbeddingLimits) -> list[TokenIds]:
         while row and row[-1] == _PADDING:
             row.pop()
         if not row or min(row) < 0 or max(row) >= limits.vocabulary:
-            allowed = f"ids from 0 to {limits.vocabulary - 1}, then -1 to fill a row up"
+            allowed = f"ids from 0 to {limits.vocabulary - 1}, then -1 as padding"
             raise refuse(f"input 'INPUT_IDS', row {index}: allowed are {allowed}", "INPUT_IDS")
         rows.append(row)
     return rows

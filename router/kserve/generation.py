@@ -6,8 +6,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import service_pb2
-
 from python_backend.wire.errors import InflightError
 from python_backend.wire.tiers import Tier
 from router.core.answer_text import Answered
@@ -44,6 +42,7 @@ from router.kserve.tensors import MAX_ROWS
 from router.request.repetition import StopWatch
 from router.routing.models import Served, ServedModel
 from router.triton.messages import is_final, read_delta
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

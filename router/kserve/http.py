@@ -211,19 +211,19 @@ def routes(door: Door, max_body_bytes: int = _MAX_BODY_BYTES) -> list[Route]:
     http = HttpDoor(door, max_body_bytes)
     body, generate = messages.InferBody, messages.GenerateBody
     of_models: list[tuple[str, str, Endpoint, str, type[msgspec.Struct] | None, str]] = [
-        ("GET", "", http.metadata, "A model's inputs and outputs", None, "object"),
-        ("GET", "/ready", http.model_ready, "A model would answer now", None, "object"),
-        ("GET", "/config", http.config, "A model's config", None, "object"),
-        ("GET", "/stats", http.statistics, "How often you asked a model", None, "object"),
+        ("GET", "", http.metadata, "The inputs and outputs of a model", None, "object"),
+        ("GET", "/ready", http.model_ready, "Readiness of a model", None, "object"),
+        ("GET", "/config", http.config, "The config of a model", None, "object"),
+        ("GET", "/stats", http.statistics, "How often you called a model", None, "object"),
         ("POST", "/infer", http.infer, "Tensors in, tensors out", body, "object or application/octet-stream"),
         ("POST", "/generate", http.generate, "Fields in, an answer out", generate, "object"),
         ("POST", "/generate_stream", http.generate_stream, "Fields in, an answer in events", generate, _SSE),
     ]
     found = [
         Route("GET", "/v2", http.server, "The server"),
-        Route("GET", "/v2/health/live", http.live, "The process answers", scope=None),
-        Route("GET", "/v2/health/ready", http.ready, "Requests would be served", scope=None),
-        Route("GET", "/v2/models/stats", http.statistics, "How often you asked each model"),
+        Route("GET", "/v2/health/live", http.live, "Liveness: the process answers", scope=None),
+        Route("GET", "/v2/health/ready", http.ready, "Readiness: requests would be served now", scope=None),
+        Route("GET", "/v2/models/stats", http.statistics, "How often you called each model"),
         Route("POST", "/v2/repository/index", http.index, "The models", None, "TritonModels", takes=""),
     ]
     for base in (_MODEL, _VERSION):

@@ -81,24 +81,24 @@ def as_ensemble(values: Values) -> Values:
 def _refuse_undone(values: Values) -> None:
     if len(values["text_input"].elements) != 1:
         count = len(values["text_input"].elements)
-        raise refuse(f"input 'text_input' has {count} texts; allowed: one a request", "text_input")
+        raise refuse(f"input 'text_input' has {count} texts; allowed: one per request", "text_input")
     best_of = values.get(f"{SAMPLING}best_of")
     if best_of is not None and best_of.elements != [1]:
         name = f"{SAMPLING}best_of"
         raise refuse(f"input '{name}' is {best_of.elements[0]}; allowed: 1", name)
     undone = {
-        "image_url": "images are sent to the chat endpoint",
-        "lora_id": "an adapter is a model of its own, BASE:NAME",
-        "lora_name": "an adapter is a model of its own, BASE:NAME",
-        "lora_path": "an adapter is a model of its own, BASE:NAME",
-        "lora_ckpt_source": "an adapter is a model of its own, BASE:NAME",
-        "return_stop_reason": "which word stopped an answer is not told",
+        "image_url": "send images to the chat endpoint",
+        "lora_id": "an adapter is a separate model, BASE:NAME",
+        "lora_name": "an adapter is a separate model, BASE:NAME",
+        "lora_path": "an adapter is a separate model, BASE:NAME",
+        "lora_ckpt_source": "an adapter is a separate model, BASE:NAME",
+        "return_stop_reason": "the stop word that ended an answer is not reported",
         "stop": "cancel the request itself instead",
     }
     for name, why in undone.items():
         value = values.get(name)
         if value is not None and (value.dtype != "BOOL" or any(value.elements)):
-            raise refuse(f"input '{name}' is not taken here: {why}", name)
+            raise refuse(f"input '{name}' is not supported here: {why}", name)
 
 
 class Renamed:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tritonclient.grpc import service_pb2
 
 from router.http import sse
 from router.kserve.answers import Output
 from router.kserve.offers import Asked, Offer, understand
 from router.kserve.tensors import MAX_ELEMENTS, Sent, Tensors, refuse, shown
 from router.request.decoding import decode
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -62,12 +62,12 @@ def read_body(body: bytes, header_length: str | None) -> tuple[InferBody, list[S
             if given.data is not None:
                 raise refuse(f"input '{shown(given.name)}' has both data and binary_data_size", given.name)
             if end + size > len(body):
-                raise refuse(f"input '{shown(given.name)}' runs past the end of the body", given.name)
+                raise refuse(f"input '{shown(given.name)}' extends past the end of the body", given.name)
             data = body[end : end + size]
             end += size
         inputs.append(Sent(given.name, given.datatype, given.shape, data))
     if end != len(body):
-        raise refuse(f"{len(body) - end} bytes of the body belong to no input")
+        raise refuse(f"{len(body) - end} trailing bytes in the body belong to no input")
     return header, inputs
 
 
@@ -84,7 +84,7 @@ def _binary_size(given: InputBody) -> int | None:
     size: int | None = None
     for name, value in given.parameters.items():
         if name.startswith("shared_memory"):
-            raise refuse("shared memory is not offered: send the tensor itself", name)
+            raise refuse("shared memory is not supported: send the tensor itself", name)
         if name != "binary_data_size":
             raise refuse(f"input '{shown(given.name)}' has an unknown parameter '{shown(name)}'", name)
         if type(value) is not int or value < 0:
@@ -96,18 +96,18 @@ def _binary_size(given: InputBody) -> int | None:
 def flat(name: str, given: Any) -> list[Any]:
     """The elements of JSON lists in lists, in order."""
     if not isinstance(given, list):
-        raise refuse(f"input '{shown(name)}': its data is a list of elements", name)
+        raise refuse(f"input '{shown(name)}': its data must be a list of elements", name)
     data: list[Any] = given
     for _ in range(_MAX_DEPTH):
         kinds = set(map(type, data))
         if list not in kinds:
             return data
         if kinds != {list}:
-            raise refuse(f"input '{shown(name)}': its lists are not all of one depth", name)
+            raise refuse(f"input '{shown(name)}': its lists have different depths", name)
         data = [element for row in data for element in row]
         if len(data) > MAX_ELEMENTS:
             raise refuse(f"input '{shown(name)}': allowed are up to {MAX_ELEMENTS} elements", name)
-    raise refuse(f"input '{shown(name)}': its lists are too deep", name)
+    raise refuse(f"input '{shown(name)}': its lists are nested too deeply", name)
 
 
 def binary_outputs(body: InferBody, by_default: bool) -> Collection[str] | None:
@@ -117,7 +117,7 @@ def binary_outputs(body: InferBody, by_default: bool) -> Collection[str] | None:
         for name in output.parameters:
             if name != "binary_data":
                 why = "shared memory" if name.startswith("shared_memory") else f"'{shown(name)}'"
-                raise refuse(f"output '{shown(output.name)}': {why} is not offered; allowed is binary_data")
+                raise refuse(f"output '{shown(output.name)}': {why} is not supported; allowed is binary_data")
         wanted = output.parameters.get("binary_data", by_default)
         if not isinstance(wanted, bool):
             raise refuse("binary_data: allowed are true and false", "binary_data")
@@ -151,11 +151,11 @@ def head_fields(asked: Asked) -> dict[str, Any]:
 
 def as_json(output: Output) -> list[Any]:
     if output.dtype == "BF16":
-        raise refuse(f"output '{output.name}' is BF16: ask for it with binary_data", output.name)
+        raise refuse(f"output '{output.name}' is BF16: request it with binary_data", output.name)
     if output.count > MAX_JSON_ELEMENTS:
         raise refuse(
             f"output '{output.name}' has {output.count} elements; as JSON up to {MAX_JSON_ELEMENTS} are "
-            "allowed: ask for it with binary_data",
+            "allowed: request it with binary_data",
             output.name,
         )
     return output.elements()
@@ -185,7 +185,7 @@ def read_fields(body: bytes, known: Tensors, has_rows: bool = True) -> tuple[str
         raise refuse("parameters: allowed is an object", "parameters")
     for name in nested:
         if name in fields:
-            raise refuse(f"'{shown(name)}' is there twice", name)
+            raise refuse(f"'{shown(name)}' is given twice", name)
     inputs: list[Sent] = []
     parameters: dict[str, Any] = {}
     for name, value in (*fields.items(), *nested.items()):
@@ -202,7 +202,7 @@ def _sent(tensor: Tensor, value: Any, has_rows: bool) -> Sent:
     if any(isinstance(element, (list, dict)) or element is None for element in elements):
         raise refuse(f"'{tensor.name}': allowed is a value, or a list of values", tensor.name)
     if len(tensor.dims) > 1:
-        raise refuse(f"'{tensor.name}' can be sent to /infer alone", tensor.name)
+        raise refuse(f"'{tensor.name}' can only be sent to /infer", tensor.name)
     shape = (1, len(elements)) if has_rows else (len(elements),)
     return Sent(tensor.name, tensor.dtype, shape, elements)
 
@@ -241,7 +241,7 @@ def read_request(request: Any, offer: Offer) -> Asked:
     for output in request.outputs:
         if output.parameters:
             name = next(iter(output.parameters))
-            raise refuse(f"output '{shown(output.name)}': the parameter '{shown(name)}' is not offered")
+            raise refuse(f"output '{shown(output.name)}': the parameter '{shown(name)}' is not supported")
     parameters = {name: _plain(name, value) for name, value in request.parameters.items()}
     names = [output.name for output in request.outputs]
     inputs = _inputs(request)
@@ -275,7 +275,7 @@ def _check_input_parameters(given: Any, raw: bytes) -> None:
     for name, value in given.parameters.items():
         if name != "binary_data_size":
             why = "shared memory" if name.startswith("shared_memory") else f"the parameter '{shown(name)}'"
-            raise refuse(f"input '{shown(given.name)}': {why} is not offered: send the tensor itself")
+            raise refuse(f"input '{shown(given.name)}': {why} is not supported: send the tensor itself")
         if value.int64_param != len(raw):
             said = f"binary_data_size says {value.int64_param} bytes"
             raise refuse(f"input '{shown(given.name)}': {said}, and there are {len(raw)}", name)

@@ -192,7 +192,7 @@ class Offers:
 
     def _by_llmapi(self, found: Offer, name: str) -> Offer:
         if not isinstance(found.served, ServedModel):
-            raise refuse(f"the model '{shown(name)}' is no language model", "model")
+            raise refuse(f"the model '{shown(name)}' is not a language model", "model")
         return self._make_llmapi(found.served)
 
     def _why_not(self, name: str, caller: Caller) -> str:
@@ -200,7 +200,7 @@ class Offers:
         names = [each for each in self._registry.lineups if models is None or each in models]
         allowed = f"there are {', '.join(names)}"
         if name in CONTRACTS and name not in ("ensemble", "embeddings"):
-            return f"the model '{name}' is a step inside others and cannot be called by itself; {allowed}"
+            return f"the model '{name}' is a step of other models and cannot be called directly; {allowed}"
         return f"the model '{shown(name)}' does not exist; {allowed}"
 
 
@@ -260,7 +260,7 @@ def understand(
 def _read_outputs(known: Tensors, names: Sequence[str]) -> frozenset[str]:
     for name in names[: len(known) + 1]:
         if name not in known:
-            raise refuse(f"there is no output '{shown(name)}'; allowed are {', '.join(known)}")
+            raise refuse(f"output '{shown(name)}' does not exist; allowed are {', '.join(known)}")
     if len(set(names)) < len(names):
-        raise refuse("an output is asked for twice")
+        raise refuse("an output is requested twice")
     return frozenset(names)

@@ -40,9 +40,9 @@ _WHY_NOT = {
     "sequence_id": "no model here keeps state between requests",
     "sequence_start": "no model here keeps state between requests",
     "sequence_end": "no model here keeps state between requests",
-    "headers": "headers are not passed on",
-    "tenant": "the key tells whose request it is",
-    "request_type": "the router itself says where prompts are computed and where answers are",
+    "headers": "headers are not forwarded",
+    "tenant": "the API key determines the tenant",
+    "request_type": "the router chooses where prompts and where answers are computed",
 }
 _Biases = Annotated[
     dict[Annotated[str, Meta(pattern="^[0-9]{1,9}$")], Annotated[float, Meta(ge=-100, le=100)]],
@@ -179,4 +179,4 @@ def _unknown(name: str) -> InflightError:
     if why is None and name.startswith(("triton_", "inflight_")):
         why = "it is reserved"
     because = f": {why}" if why else ""
-    return refuse(f"parameter '{shown(name)}' is not taken{because}; {allowed}", shown(name))
+    return refuse(f"parameter '{shown(name)}' is not supported{because}; {allowed}", shown(name))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import service_pb2
-
 from python_backend.wire import codec
 from python_backend.wire.tensors import ENSEMBLE
 from router.core.generation import MAX_NEW_TOKENS, GenerationCall
@@ -14,6 +12,7 @@ from router.kserve.parameters import EMPTY_FINAL
 from router.kserve.tensors import Value, Values, by_name, refuse
 from router.request.text import need_of
 from router.triton.messages import STOP_WORDS
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from router.admission.demand import Need
@@ -76,7 +75,7 @@ def _check_amounts(values: Values) -> None:
         raise refuse(f"input 'max_tokens': allowed are 1 to {MAX_NEW_TOKENS}", "max_tokens")
     sequences = sequences_of(values)
     if min(sequences) < 1 or sum(sequences) > MAX_SEQUENCES:
-        allowed = f"1 and more, up to {MAX_SEQUENCES} of all rows together"
+        allowed = f"1 and more, up to {MAX_SEQUENCES} in all rows together"
         raise refuse(f"input 'num_return_sequences': allowed are {allowed}", "num_return_sequences")
 
 
@@ -102,7 +101,9 @@ def check_joinable(values: Values, shown: frozenset[str]) -> None:
     if sum(sequences_of(values)) > 1:
         for flag, name in _UNEVEN.items():
             if name in shown and flag in values and any(values[flag].elements):
-                raise refuse(f"output '{name}' has another shape in each row: ask for it in a stream", name)
+                raise refuse(
+                    f"output '{name}' has a different shape in each row: request it as a stream", name
+                )
 
 
 def need(values: Values, context_tokens: int) -> Need:

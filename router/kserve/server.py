@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.http.tls import HANDSHAKE_TIMEOUT_S
@@ -18,6 +17,7 @@ from router.kserve.messages import read_request
 from router.kserve.reception import AskFirst, Reception
 from router.kserve.service import Packed, handler_of
 from router.kserve.standard_services import HEALTH, INFERENCE, REFLECTION, Health, Reflection
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine

@@ -33,7 +33,7 @@ def _parse(kind: type[Any], raw: bytes) -> Any:
     try:
         return kind.FromString(raw)
     except DecodeError:
-        raise refuse(f"the message is no {kind.DESCRIPTOR.name}") from None
+        raise refuse(f"the message is not a {kind.DESCRIPTOR.name}") from None
 
 
 def _read(kind: type[Any], raw: bytes) -> Any:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
-from tritonclient.grpc import service_pb2
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.kserve.calls import status_of
 from router.kserve.tensors import shown
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ class Health:
 
     async def _check(self, request: Any, record: Record) -> dict[str, Any]:
         if request.service not in (_WHOLE_SERVER, *SERVICES):
-            message = f"there is no service '{shown(request.service)}'; there are {', '.join(SERVICES)}"
+            message = f"service '{shown(request.service)}' does not exist; there are {', '.join(SERVICES)}"
             raise InflightError(ErrorKind.NOT_FOUND, message)
         return {"status": "SERVING" if await self._door.all_ready() else "NOT_SERVING"}
 

@@ -9,8 +9,6 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import service_pb2
-
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admission.demand import Need
@@ -23,6 +21,7 @@ from router.kserve.parameters import EMPTY_FINAL
 from router.request.repetition import StopWatch
 from router.routing.models import Served, ServedTensors
 from router.triton.messages import is_final
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -48,7 +47,7 @@ class TensorJob:
         self, served: ServedTensors, asked: Asked, record: Record, whole: bool, delivery: Delivery
     ) -> None:
         if whole and served.is_decoupled:
-            message = f"the model '{served.name}' may answer several times: ask it in a stream"
+            message = f"the model '{served.name}' may send several responses: call it as a stream"
             raise InflightError(ErrorKind.UNSUPPORTED, message)
         self.served = served
         self._delivery = delivery

@@ -121,9 +121,9 @@ def read_each(
     for sent in inputs:
         tensor = known.get(sent.name)
         if tensor is None:
-            raise refuse(f"there is no input '{shown(sent.name)}'; allowed are {', '.join(known)}")
+            raise refuse(f"input '{shown(sent.name)}' does not exist; allowed are {', '.join(known)}")
         if sent.name in values:
-            raise refuse(f"input '{sent.name}' is there twice", sent.name)
+            raise refuse(f"input '{sent.name}' is given twice", sent.name)
         if sent.dtype != tensor.dtype:
             why = f"input '{sent.name}' has type {shown(sent.dtype)}; allowed: {tensor.dtype}"
             raise refuse(why, sent.name)

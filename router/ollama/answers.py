@@ -99,9 +99,9 @@ def _plain_calls(
 ) -> list[GenerationCall]:
     """The prompt as it is, without a template."""
     if body.images:
-        raise invalid("images: not with a raw prompt, or a model without a chat template", "images")
+        raise invalid("images: not allowed with a raw prompt or a model without a chat template", "images")
     if body.system:
-        raise invalid("system: not with a raw prompt, or a model without a chat template", "system")
+        raise invalid("system: not allowed with a raw prompt or a model without a chat template", "system")
     made = chat_calls(chat, body.prompt, record.request_id, record.tenant, model.defaults)
     return [msgspec.structs.replace(call, add_special_tokens=True) for call in made]
 
@@ -135,8 +135,8 @@ def routes(models: Registry, answers: Answers, images: Images) -> list[Route]:
     lines = f"OllamaAnswer or {NDJSON}"
     vectors = partial(post, scope=Scope.EMBEDDINGS)
     return [
-        post("/api/chat", api.chat, "Answer a conversation, by Ollama's API", OllamaChatBody, lines),
-        post("/api/generate", api.generate, "Answer a prompt, by Ollama's API", OllamaPromptBody, lines),
-        vectors("/api/embed", api.embed, "Texts to vectors, by Ollama's API", EmbedBody, "OllamaVectors"),
-        vectors(_ONE, api.embed, "One text to a vector, by Ollama's API", EmbedBody, "OllamaVector"),
+        post("/api/chat", api.chat, "Answer a conversation, in Ollama's API", OllamaChatBody, lines),
+        post("/api/generate", api.generate, "Answer a prompt, in Ollama's API", OllamaPromptBody, lines),
+        vectors("/api/embed", api.embed, "Embed texts, in Ollama's API", EmbedBody, "OllamaVectors"),
+        vectors(_ONE, api.embed, "Embed one text, in Ollama's API", EmbedBody, "OllamaVector"),
     ]

@@ -177,7 +177,7 @@ def _message(given: OllamaMessage, index: int) -> Message:
     refuse_unsupported(given, NEUTRAL, f"messages[{index}].")
     if given.tool_calls and given.role != "assistant":
         where = f"messages[{index}].tool_calls"
-        raise invalid(f"{where}: only an assistant makes calls", where)
+        raise invalid(f"{where}: only allowed with the role assistant", where)
     calls = [
         MadeCall(
             call.id or f"call_{index}_{number}",

@@ -27,7 +27,7 @@ _DETAILS = {**dict.fromkeys(_UNKNOWN, ""), "families": []}
 _MANAGED = {"pull": "pulled", "push": "pushed", "create": "created", "copy": "copied", "delete": "deleted"}
 _BY_OPERATORS = (
     "models are not {done} here: an operator adds one with `inflight release add`, serves it with "
-    "`inflight release promote`, and ends that with `inflight release unload`"
+    "`inflight release promote`, and unloads it with `inflight release unload`"
 )
 
 
@@ -84,14 +84,25 @@ def routes(models: Registry) -> list[Route]:
     api = OllamaModels(models)
     get = partial(Route, "GET")
     return [
-        get("/api/tags", api.tags, "What is served, by Ollama's API", answer="OllamaModels"),
-        get("/api/ps", api.tags, "The same: all of it is loaded", answer="OllamaModels"),
+        get("/api/tags", api.tags, "The served models, in Ollama's API", answer="OllamaModels"),
+        get(
+            "/api/ps",
+            api.tags,
+            "The loaded models: the same list, as all of them are loaded",
+            answer="OllamaModels",
+        ),
         get("/api/version", api.version, "The version of this server"),
-        Route("POST", "/api/show", api.show, "One model that is served", ShowBody, takes=""),
+        Route("POST", "/api/show", api.show, "One served model", ShowBody, takes=""),
         *(_managed(verb) for verb in _MANAGED),
     ]
 
 
 def _managed(verb: str) -> Route:
     method = "DELETE" if verb == "delete" else "POST"
-    return Route(method, f"/api/{verb}", _refuse, "Not done here: says which commands do it", takes="")
+    return Route(
+        method,
+        f"/api/{verb}",
+        _refuse,
+        "Not supported here: the error names the commands that do it",
+        takes="",
+    )

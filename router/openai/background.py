@@ -115,7 +115,9 @@ class Background:
     def place(self, tenant: str) -> Iterator[None]:
         """One of those that a tenant has; raises RATE_LIMITED where all are taken."""
         if self._of[tenant] >= MOST_RUNS_EACH:
-            message = f"{MOST_RUNS_EACH} responses of this organisation are being made in the background"
+            message = (
+                f"this organisation already has {MOST_RUNS_EACH} responses in progress in the background"
+            )
             raise InflightError(ErrorKind.RATE_LIMITED, message, "background", _COME_BACK_S)
         self._of[tenant] += 1
         try:
@@ -152,7 +154,7 @@ class Background:
             try:
                 going_on = await self._store.renew([run.id for run in asked], self.lease_s)
             except InflightError as error:
-                log.warning("leases of responses in the background: %s", error.message)
+                log.warning("the leases of background responses could not be renewed: %s", error.message)
                 continue
             for run in asked:
                 if run.id not in going_on:

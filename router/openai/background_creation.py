@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 # For so long a response waits for a turn, where the queue has none for it.
 _PATIENCE_S = 600.0
 _LONGEST_PAUSE_S = 1.0
-_FAILED = InflightError(ErrorKind.INTERNAL, "the server failed to make this response")
+_FAILED = InflightError(ErrorKind.INTERNAL, "the server failed to generate this response")
 
 
 class BackgroundCreation:
@@ -107,4 +107,4 @@ class BackgroundCreation:
         try:
             await self._store.fail(asked.owner, dialect.failure(error))
         except InflightError as away:
-            log.warning("%s has failed, which could not be stored: %s", asked.id, away.message)
+            log.warning("%s failed, and its failure could not be stored: %s", asked.id, away.message)

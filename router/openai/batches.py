@@ -58,14 +58,16 @@ def routes(store: StoreAccess) -> list[Route]:
             "POST",
             PATH,
             batches.make,
-            "Make a batch of an uploaded file",
+            "Create a batch from an uploaded file",
             body=BatchBody,
             takes=JSON,
             is_paid_later=True,
         ),
         add("GET", PATH, batches.list_all, "List batches", answer="BatchList", query=BatchesQuery),
-        add("GET", f"{PATH}/{{batch_id}}", batches.show, "Show a batch and how far it is"),
-        add("POST", f"{PATH}/{{batch_id}}/cancel", batches.cancel, "Cancel a batch, and keep what is done"),
+        add("GET", f"{PATH}/{{batch_id}}", batches.show, "Show a batch and its progress"),
+        add(
+            "POST", f"{PATH}/{{batch_id}}/cancel", batches.cancel, "Cancel a batch; finished answers are kept"
+        ),
     ]
 
 

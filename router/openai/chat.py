@@ -88,7 +88,7 @@ def decode_chat(body: bytes) -> ChatBody:
     asked = decoded.response_format
     if asked is not None and (asked.type == "json_schema") != (asked.json_schema is not None):
         raise invalid(
-            "response_format: json_schema goes with type json_schema, and with no other",
+            "response_format: json_schema is only allowed with type json_schema",
             "response_format.json_schema",
         )
     return decoded

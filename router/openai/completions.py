@@ -47,7 +47,7 @@ def decode_completion(body: bytes) -> CompletionBody:
     refuse_unsupported(decoded, COMPLETION_NEUTRAL, "")
     check_options(decoded)
     if decoded.max_tokens == 0 and not decoded.echo:
-        raise invalid("max_tokens: 0 is only allowed with echo, which returns the prompt alone", "max_tokens")
+        raise invalid("max_tokens: 0 is only allowed with echo, which returns only the prompt", "max_tokens")
     return decoded
 
 

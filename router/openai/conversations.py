@@ -189,18 +189,18 @@ def routes(store: StoreAccess, documents: Documents, quota: StorageQuota, aside:
     one = f"{_PATH}/{{conversation_id}}"
     item = f"{one}/items/{{item_id}}"
     return [
-        Route("POST", _PATH, api.create, "Begin a conversation", ConversationBody, "Conversation"),
-        Route("GET", _PATH, api.list, "One's own conversations, the last used first",
+        Route("POST", _PATH, api.create, "Create a conversation", ConversationBody, "Conversation"),
+        Route("GET", _PATH, api.list, "Your own conversations, last used first",
               answer="ConversationList", query=PageQuery),
         Route("GET", one, api.show, "One conversation", answer="Conversation"),
-        Route("POST", one, api.update, "Change its metadata; title is its name", ConversationChange,
+        Route("POST", one, api.update, "Change its metadata; title is the name", ConversationChange,
               "Conversation"),
-        Route("DELETE", one, api.delete, "Delete a conversation and all that was said in it"),
-        Route("GET", f"{one}/export", api.export, "All of it, as JSON or with format=markdown",
+        Route("DELETE", one, api.delete, "Delete a conversation and its items"),
+        Route("GET", f"{one}/export", api.export, "Export a conversation, as JSON or with format=markdown",
               answer="object or text/markdown", query=ExportQuery),
-        Route("GET", f"{one}/items", api.list_items, "What was said, the newest first",
+        Route("GET", f"{one}/items", api.list_items, "The items of a conversation, newest first",
               answer="ItemList", query=PageQuery),
-        Route("POST", f"{one}/items", api.add_items, "Add to what was said", NewItems, "ItemList"),
+        Route("POST", f"{one}/items", api.add_items, "Add items to a conversation", NewItems, "ItemList"),
         Route("GET", item, api.show_item, "One item", answer="Item"),
         Route("DELETE", item, api.delete_item, "Delete one item", answer="Conversation"),
     ]  # fmt: skip

@@ -55,7 +55,7 @@ def routes(store: StoreAccess, limits: model.FileLimits) -> list[Route]:
         add("GET", PATH, files.list_all, "List files", answer="FileList", query=FilesQuery),
         add("GET", f"{PATH}/{{file_id}}", files.show, "Show a file", answer="File"),
         add("DELETE", f"{PATH}/{{file_id}}", files.delete, "Delete a file", answer="FileDeleted"),
-        add("GET", f"{PATH}/{{file_id}}/content", files.download, "Download what is in a file",
+        add("GET", f"{PATH}/{{file_id}}/content", files.download, "Download the content of a file",
             answer="application/octet-stream"),
     ]  # fmt: skip
 
@@ -73,7 +73,7 @@ class _Files:
             await upload.arrived()
             source = await self._reading.run(record.tenant, upload.open)
         except OSError as error:
-            message = "this server has no room for uploads at the moment"
+            message = "this server's disk has no room for uploads at the moment"
             raise InflightError(ErrorKind.OVERLOADED, message) from error
         kind = request.headers.get("content-type", "")
         form = await self._reading.run(record.tenant, model.read_form, source, kind)

@@ -59,8 +59,6 @@ def describe(model: Served) -> dict[str, Any]:
 def routes(models: Registry) -> list[Route]:
     api = Models(models)
     return [
-        Route("GET", "/v1/models", api.list, "What is served", answer="ModelList"),
-        Route(
-            "GET", "/v1/models/{id}", api.show, "One model that is served", answer="Model", takes_rest=True
-        ),
+        Route("GET", "/v1/models", api.list, "The served models", answer="ModelList"),
+        Route("GET", "/v1/models/{id}", api.show, "One served model", answer="Model", takes_rest=True),
     ]

@@ -83,7 +83,7 @@ def _texts(body: ModerationBody) -> list[str]:
     parts = []
     for index, part in enumerate(body.input):
         if isinstance(part, str) or part.type != "text":
-            message = f"input[{index}]: the rules read text, not images"
+            message = f"input[{index}]: images are not supported; send text"
             raise InflightError(ErrorKind.UNSUPPORTED, message, f"input[{index}].type")
         if part.text is None:
             raise invalid(f"input[{index}].text: expected a string", f"input[{index}].text")
@@ -114,6 +114,6 @@ def category_of(rule: str) -> str:
 
 def routes(safety: Safety | None) -> list[Route]:
     return [
-        Route("POST", "/v1/moderations", Moderations(safety), "Judge texts by the operator's rules",
+        Route("POST", "/v1/moderations", Moderations(safety), "Check texts against the operator's rules",
               ModerationBody, "Moderation", request_id_prefix="modr")
     ]  # fmt: skip

@@ -68,7 +68,7 @@ _score_decoder = msgspec.json.Decoder(ScoreBody)
 
 def routes(models: Registry, answers: Answers) -> list[Route]:
     rerank, score = (Scoring(models, answers, read) for read in (read_rerank, read_score))
-    told = "Orders texts by how well they go with a query."
+    told = "Orders texts by their relevance to a query."
     same = "The same as /v1"
     return [
         *(
@@ -115,7 +115,7 @@ def read_rerank(raw: bytes) -> _Asked:
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     _check_count(len(texts), "documents")
     if not body.query:
-        raise invalid("query: an empty text is not like any other; send at least one character", "query")
+        raise invalid("query: an empty text cannot be compared; send at least one character", "query")
     if "" in texts:
         where = f"documents[{texts.index('')}]"
         raise invalid(f"{where}: an empty text has no score; send at least one character", where)
@@ -145,7 +145,9 @@ def read_score(raw: bytes) -> _Asked:
             raise invalid(f"{name}: an empty text has no score; send at least one character", name)
     if len(firsts) != len(seconds) and min(len(firsts), len(seconds)) > 1:
         found = f"{len(firsts)} and {len(seconds)} texts"
-        raise invalid(f"text_1 and text_2: {found}; allowed: as many of each, or one of one", "text_2")
+        raise invalid(
+            f"text_1 and text_2: {found}; allowed: the same number of both, or one of either", "text_2"
+        )
     count = max(len(firsts), len(seconds))
     firsts, seconds = (texts * count if len(texts) == 1 else texts for texts in (firsts, seconds))
 

@@ -167,7 +167,7 @@ def _checked(decoded: ResponseBody) -> ResponseBody:
     if decoded.stream_options is not None and not decoded.stream:
         raise invalid("stream_options is only allowed when stream is true", "stream_options")
     if decoded.background and decoded.store is False:
-        raise invalid("store: what is made in the background has to be stored", "store")
+        raise invalid("store: must be true with background, as the response is read from the store", "store")
     if decoded.previous_response_id is not None and decoded.conversation is not None:
         raise invalid("give either previous_response_id or conversation, not both", "previous_response_id")
     _check_format(decoded)
@@ -181,9 +181,7 @@ def _check_format(body: ResponseBody) -> None:
         return
     has_schema = asked.name is not None and asked.schema is not None
     if (asked.type == "json_schema") != has_schema or (not has_schema and (asked.name or asked.schema)):
-        raise invalid(
-            "text.format: name and schema go with type json_schema, and with no other", "text.format"
-        )
+        raise invalid("text.format: name and schema are only allowed with type json_schema", "text.format")
 
 
 def as_chat(body: ResponseBody, messages: list[Message]) -> ChatBody:

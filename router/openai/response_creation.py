@@ -157,7 +157,7 @@ class ResponseCreation:
             return []
         if not history.is_whole and not body.cuts_history:
             limit = f"{_MOST_WHOLE_ITEMS} items or {MOST_HISTORY_BYTES} bytes"
-            message = f"what was said before has more than {limit}; set truncation to auto"
+            message = f"the conversation so far has more than {limit}; set truncation to auto"
             raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, where)
         return history.items
 
@@ -257,7 +257,7 @@ class ResponseCreation:
             await self._responses.save(asked.owner, ended, keeps_response, bool(body.background))
         except InflightError as error:
             if body.store is None and body.conversation is None and not body.background:
-                log.warning("%s is answered, but was not stored: %s", record.request_id, error.message)
+                log.warning("%s was answered but not stored: %s", record.request_id, error.message)
                 return False
             raise InflightError(error.kind, f"the response was not stored: {error.message}") from error
         return keeps_response

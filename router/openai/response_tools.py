@@ -86,9 +86,9 @@ def check_response_tools(tools: Sequence[OfferedTool] | None, choice: ResponseTo
         return
     if choice.type == "allowed_tools":
         if choice.mode is None or choice.tools is None:
-            raise invalid("tool_choice: allowed_tools has a mode and tools", "tool_choice")
+            raise invalid("tool_choice: allowed_tools needs mode and tools", "tool_choice")
     elif choice.type not in _CALLED_HERE or choice.name is None:
-        allowed = "none, auto, required, allowed_tools, or a function or custom tool by its name"
+        allowed = "none, auto, required, allowed_tools, or a function or custom tool by name"
         raise InflightError(ErrorKind.UNSUPPORTED, f"tool_choice: expected {allowed}", "tool_choice")
 
 
@@ -96,13 +96,13 @@ def _check_tool(tool: OfferedTool, where: str) -> None:
     if tool.type in _HOSTED:
         return
     if tool.type not in (*_CALLED_HERE, "namespace"):
-        text = f"{where}.type: allowed are function, custom and namespace, and what OpenAI runs itself"
+        text = f"{where}.type: allowed are function, custom and namespace, and OpenAI's hosted tools"
         raise InflightError(ErrorKind.UNSUPPORTED, text, f"{where}.type")
     if tool.name is None:
         raise invalid(f"Missing required parameter: {where}.name", f"{where}.name")
     form = tool.format
     if form is not None and form.type == "grammar" and (form.syntax is None or form.definition is None):
-        raise invalid(f"{where}.format: a grammar has a syntax and a definition", f"{where}.format")
+        raise invalid(f"{where}.format: a grammar needs a syntax and a definition", f"{where}.format")
     for index, each in enumerate(tool.tools or ()):
         _check_tool(each, f"{where}.tools[{index}]")
 

@@ -83,7 +83,9 @@ class StoredResponses:
             respond_json(exchange, record, response)
             return
         if not response.get("background"):
-            message = "stream: a stored response comes whole, unless it was made with background and stream"
+            message = (
+                "stream: a stored response can only be streamed if it was created with background and stream"
+            )
             raise InflightError(ErrorKind.UNSUPPORTED, message, "stream")
         after = -1 if query.starting_after is None else query.starting_after
         await deliver(exchange, record, await self._background.events.follow(response_id, after))
@@ -108,7 +110,7 @@ class StoredResponses:
             await self._background.cancelled(run)
         response = await self._store.find(owner, response_id)
         if not response.get("background"):
-            raise invalid("only a response made with background can be cancelled, and this one was not")
+            raise invalid("only a response created with background can be cancelled, and this one was not")
         respond_json(exchange, record, await self._store.cancel(owner, response_id))
 
 
@@ -133,16 +135,16 @@ def routes(
     new, stored = NewResponses(creation, behind, tokenizers), StoredResponses(kept, background)
     one = f"{_PATH}/{{response_id}}"
     return [
-        Route("POST", _PATH, new.create, "Answer, remembering what was said", ResponseBody, "Response", True,
+        Route("POST", _PATH, new.create, "Answer an input, with stored state", ResponseBody, "Response", True,
               asks_model=True),
-        Route("POST", f"{_PATH}/input_tokens", new.count, "How many tokens an input has", InputTokensBody,
+        Route("POST", f"{_PATH}/input_tokens", new.count, "Count the tokens of an input", InputTokensBody,
               "InputTokens", asks_model=True),
-        Route("POST", f"{_PATH}/compact", new.compact, "Refused: old turns are dropped instead", takes=""),
-        Route("GET", one, stored.show, "A response that was stored, or is being made", answer="Response",
+        Route("POST", f"{_PATH}/compact", new.compact, "Not supported: drops old turns instead", takes=""),
+        Route("GET", one, stored.show, "A response that is stored or in progress", answer="Response",
               streams=True, query=ShowQuery),
         Route("DELETE", one, stored.delete, "Delete a stored response"),
-        Route("GET", f"{one}/input_items", stored.list_input, "What a stored response was asked",
+        Route("GET", f"{one}/input_items", stored.list_input, "The input items of a stored response",
               answer="ItemList", query=PageQuery),
-        Route("POST", f"{one}/cancel", stored.cancel, "End a response that is made in the background",
+        Route("POST", f"{one}/cancel", stored.cancel, "Cancel a background response",
               answer="Response", takes=""),
     ]  # fmt: skip

@@ -148,11 +148,11 @@ def _named(record: Record) -> tuple[Owner, str]:
 def routes(store: ChatStore) -> list[Route]:
     api = StoredChats(store)
     return [
-        Route("GET", "/v1/chat/completions", api.list, "Stored chat completions, the oldest first",
+        Route("GET", "/v1/chat/completions", api.list, "Stored chat completions, oldest first",
               answer="ChatCompletionList", query=ChatQuery),
         Route("GET", _ONE, api.show, "A stored chat completion", answer="ChatCompletion"),
         Route("POST", _ONE, api.update, "Change its metadata", MetadataChange, "ChatCompletion"),
         Route("DELETE", _ONE, api.delete, "Delete a stored chat completion"),
-        Route("GET", f"{_ONE}/messages", api.list_messages, "What it was asked",
+        Route("GET", f"{_ONE}/messages", api.list_messages, "The messages of a stored chat completion",
               answer="MessageList", query=MessageQuery),
     ]  # fmt: skip

@@ -87,7 +87,7 @@ class Tokenization:
         text, adds_special_tokens = await self._text(body, model, record)
         most = max(_CHARACTERS, _CHARACTERS_PER_TOKEN * model.context_tokens)
         if len(text) > most:
-            message = f"the text has {len(text)} characters; at most {most} are tokenized for this model"
+            message = f"the text has {len(text)} characters; allowed: at most {most} for this model"
             raise InflightError(ErrorKind.TOO_LARGE, message, "prompt")
         encoding = self._tokenizers.encode(record.tenant, model, text, adds_special_tokens)
         ids = await unless_left(encoding, exchange.on_disconnect)
@@ -142,7 +142,7 @@ class Tokenization:
             raise invalid(f"The model '{model.name}' has no chat template; send a prompt", "messages")
         check_tools(body.tools, None)
         if asked_images(body.messages, model):
-            message = "messages: the tokens of images are known when the model has read them"
+            message = "messages: the tokens of images are not known before the model has read them"
             raise InflightError(ErrorKind.UNSUPPORTED, message, "messages")
         chat = ChatBody(
             model=model.name,
@@ -174,10 +174,10 @@ def _info(checkpoint: Path) -> dict[str, Any] | None:
 def routes(models: Registry, answers: Answers, tokenizers: Tokenizers) -> list[Route]:
     api = Tokenization(models, answers, tokenizers)
     return [
-        Route("POST", "/tokenize", api.tokenize, "The tokens of a prompt or of messages", TokenizeBody,
+        Route("POST", "/tokenize", api.tokenize, "Tokenize a prompt or messages", TokenizeBody,
               "Tokens", asks_model=True),
-        Route("POST", "/detokenize", api.detokenize, "The text of tokens", DetokenizeBody, "Prompt",
+        Route("POST", "/detokenize", api.detokenize, "Detokenize tokens", DetokenizeBody, "Prompt",
               asks_model=True),
-        Route("GET", "/tokenizer_info", api.show, "What a model's checkpoint says of its tokenizer",
+        Route("GET", "/tokenizer_info", api.show, "The tokenizer settings of a model's checkpoint",
               query=InfoQuery),
     ]  # fmt: skip

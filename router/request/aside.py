@@ -21,7 +21,7 @@ class Aside(FairPool):
     """
 
     def __init__(self, share: ProcessorShare | None = None) -> None:
-        super().__init__("large requests to be read", 1, _WAITING_EACH, share)
+        super().__init__("large requests to be parsed", 1, _WAITING_EACH, share)
 
     async def when_large(
         self, size_bytes: int, tenant: str, work: Callable[..., Result], *given: Any

@@ -57,7 +57,7 @@ def _whole(value: Any) -> Any:
 def decode_small(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
     """For bodies that are small by nature: tens of thousands of keys would hold up the event loop."""
     if len(body) > SMALL_BYTES:
-        message = f"the body has {len(body)} bytes; allowed here: at most {SMALL_BYTES}"
+        message = f"the body has {len(body)} bytes; allowed: at most {SMALL_BYTES} for this request"
         raise InflightError(ErrorKind.TOO_LARGE, message)
     return decode(decoder, body)
 

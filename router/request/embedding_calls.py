@@ -42,7 +42,7 @@ def embedding_calls(
     dimensions = dimensions or limits.dimensions
     if dimensions > limits.dimensions:
         raise _invalid(
-            f"dimensions: {dimensions} is more than this model has; allowed: 1 to {limits.dimensions}",
+            f"dimensions: {dimensions} is more than this model supports; allowed: 1 to {limits.dimensions}",
             "dimensions",
         )
     first = given if isinstance(given, str) else next(iter(given), None)
@@ -52,7 +52,9 @@ def embedding_calls(
         likely = [min(limits.max_tokens, text_tokens(text) + SPECIAL_TOKENS) for text in texts]
         return _split(texts, likely, most, dimensions)
     if prompt_name is not None:
-        raise _invalid("prompt_name: a prompt is put before texts; these are token ids", "prompt_name")
+        raise _invalid(
+            "prompt_name: not allowed with token ids, as a prompt is prepended to texts", "prompt_name"
+        )
     ids = _ids(given, first, limits)
     counts = [min(limits.max_tokens, len(row) + SPECIAL_TOKENS) for row in ids]
     check_total(sum(counts))
@@ -62,7 +64,7 @@ def embedding_calls(
 def check_total(tokens: int) -> None:
     """Of texts only the model knows the tokens, so theirs are summed up while its answers come."""
     if tokens > MAX_TOTAL_TOKENS:
-        raise _invalid(f"input: {tokens} tokens in all; allowed: at most {MAX_TOTAL_TOKENS} a request")
+        raise _invalid(f"input: {tokens} tokens in total; allowed: at most {MAX_TOTAL_TOKENS} per request")
 
 
 def need_of(calls: Sequence[EmbeddingCall]) -> Need:
@@ -85,7 +87,7 @@ def _prompted(texts: list[str], name: str | None, limits: EmbeddingLimits) -> li
     """What the model's authors want texts to begin with; without a name, as they have it by default."""
     if name is not None and name not in limits.prompts:
         allowed = ", ".join(map(repr, limits.prompts)) or "none: this model has no prompts"
-        raise _invalid(f"prompt_name: there is no such prompt; allowed: {allowed}", "prompt_name")
+        raise _invalid(f"prompt_name: unknown prompt; allowed: {allowed}", "prompt_name")
     prompt = limits.prompts.get(limits.default_prompt if name is None else name, "")
     return [prompt + text for text in texts] if prompt else texts
 

@@ -80,7 +80,7 @@ class Doorkeeper:
         if session is not None and method not in _CHANGES_NOTHING:
             sent = headers.get(CSRF_HEADER, "").encode()
             if not hmac.compare_digest(sent, session.csrf_token.encode()):
-                message = f"a session changes nothing without its csrf_token in the header {CSRF_HEADER}"
+                message = f"changes in a session need its csrf_token in the header {CSRF_HEADER}"
                 raise InflightError(ErrorKind.FORBIDDEN, message)
         return session
 
@@ -142,4 +142,6 @@ def models_for(caller: Caller, models: Registry) -> list[Served]:
 def check_model_allowed(caller: Caller, model: str) -> None:
     allowed = caller.key.models
     if allowed is not None and model not in allowed:
-        raise InflightError(ErrorKind.FORBIDDEN, f"this key is not for the model '{model}'", "model")
+        raise InflightError(
+            ErrorKind.FORBIDDEN, f"this key has no permission for the model '{model}'", "model"
+        )

@@ -378,7 +378,7 @@ def refused(refusal: Refusal, chance: float) -> InflightError:
         return InflightError(ErrorKind.QUOTA, message)
     message = f"this {whose} has reached its limit of {refusal.limit.value}"
     if refusal.retry_after_s is None:
-        message = f"this request alone is more than the limit of {refusal.limit.value} of this {whose} allows"
+        message = f"this request alone exceeds the limit of {refusal.limit.value} of this {whose}"
         return InflightError(ErrorKind.RATE_LIMITED, message)
     wait_s = refusal.retry_after_s * (1 + _JITTER * chance)
     return InflightError(ErrorKind.RATE_LIMITED, message, retry_after_s=wait_s)

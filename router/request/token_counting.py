@@ -115,7 +115,7 @@ class Tokenizers:
     async def _of(self, served: ServedModel) -> Known:
         known = await self._known(served.checkpoint_dir)
         if known is None:
-            message = f"the checkpoint of '{served.name}' has no tokenizer.json: its tokens are not known"
+            message = f"the checkpoint of '{served.name}' has no tokenizer.json: its tokens cannot be counted"
             raise InflightError(ErrorKind.UNSUPPORTED, message, "model")
         return known
 
@@ -158,7 +158,7 @@ class Tokenizers:
                 tenant, kind, msgspec.json.encode((known.file, *given))
             )
         except BrokenProgram:
-            message = "the program that counts tokens has ended; try again"
+            message = "the token counter has exited; try again"
             raise InflightError(ErrorKind.OVERLOADED, message) from None
         if not is_well:
             raise invalid(answer.decode(), answer.decode().partition(":")[0])

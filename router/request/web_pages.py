@@ -44,8 +44,8 @@ class WebPages:
             name = host_name(host) if host else _LOOPBACK  # HTTP/1.0 has none, and no browser speaks that
             if name != _LOOPBACK and name not in self.hosts:
                 return 421, (
-                    "without API keys only loopback names (localhost, 127.0.0.1, [::1]) and those of the "
-                    "setting allowed_hosts are served, and the Host header has another"
+                    "without API keys the Host header has to be a loopback name (localhost, 127.0.0.1, "
+                    "[::1]) or a name listed in the setting allowed_hosts"
                 )
         elif method in _CHANGES_NOTHING:
             return None
@@ -59,7 +59,7 @@ class WebPages:
             return None
         return (
             403,
-            "web pages of other origins are refused; the setting cors_origins lists those that may call",
+            "web pages of other origins are refused; the setting cors_origins lists the allowed ones",
         )
 
     def answer_headers(self, origin: str | None) -> Headers:

@@ -83,10 +83,10 @@ class Moved(InflightError):
     """Nobody makes the answer any more, or somebody else does: claim it again."""
 
     def __init__(self) -> None:
-        super().__init__(ErrorKind.ENGINE_FAILED, "the router that made this answer is gone")
+        super().__init__(ErrorKind.ENGINE_FAILED, "the router that was generating this answer is gone")
 
 
 class NotKept(InflightError):
     def __init__(self) -> None:
-        message = "the events of this response are not kept here (any more); read it without stream"
+        message = "the events of this response are not, or no longer, stored; read it without stream"
         super().__init__(ErrorKind.INVALID_REQUEST, message, "stream")

@@ -149,7 +149,7 @@ class KeptExchange(Exchange):
             if not self._told:
                 news.append(event)
             elif self._told.popleft() != event and self._streams_sse and not is_head:
-                log.error("%s: event %d is another one now", self._record.request_id, self._number)
+                log.error("%s: event %d differs from the stored one", self._record.request_id, self._number)
                 self._told.clear()
                 raise InflightError(ErrorKind.ENGINE_FAILED, "the answer could not be continued")
         return news

@@ -228,7 +228,9 @@ def _end_badly(
 
 
 def _not_kept() -> HttpError:
-    message = "nothing, or not all, is kept of this Idempotency-Key: use a new one, without Last-Event-ID"
+    message = (
+        "the answer of this Idempotency-Key is not (completely) stored: use a new key, without Last-Event-ID"
+    )
     return HttpError(410, message)
 
 
@@ -255,6 +257,6 @@ def _after(request: Request) -> int:
     for header in _AFTER:
         if (given := request.headers.get(header)) is not None:
             if not (given.isascii() and given.isdigit() and int(given) <= _MOST_EVENT):
-                raise invalid(f"{header}: expected the id of an event, a number")
+                raise invalid(f"{header}: expected an event id, a number")
             return int(given)
     return 0

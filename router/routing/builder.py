@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from python_backend.wire.tensors import Tensor
 from router.core.embedding import ServedEmbedder
@@ -22,6 +21,7 @@ from router.routing.hedging import Hedges
 from router.routing.inference import FleetEmbedder, FleetTensors
 from router.routing.models import Served, ServedModel, ServedTensors, TensorContract, TensorPort
 from router.routing.shared_prefixes import SharedPrefixes
+from router.triton.protocol import model_config_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -147,7 +147,7 @@ def read_config(path: Path) -> TensorContract:
 def tensors_of(config: Any) -> TensorContract:
     """By a ModelConfig as its author wrote it: Triton completes none."""
     if config.HasField("sequence_batching"):
-        raise ValueError("sequence_batching: models that keep state between requests are not served")
+        raise ValueError("sequence_batching: models that keep state between requests are not supported")
     inputs = _tensors(config.input, "input")
     outputs = _tensors(config.output, "output")
     decoupled = bool(config.model_transaction_policy.decoupled)
@@ -157,13 +157,13 @@ def tensors_of(config: Any) -> TensorContract:
 def _tensors(given: Iterable[Any], what: str) -> dict[str, Tensor]:
     found = {each.name: _tensor(each, what) for each in given}
     if not found:
-        raise ValueError(f"the config names no {what}: each {what} with its type and dims has to be in it")
+        raise ValueError(f"the config names no {what}: it has to list each {what} with its type and dims")
     return found
 
 
 def _tensor(given: Any, what: str) -> Tensor:
     if given.is_shape_tensor:
-        raise ValueError(f"{what} '{given.name}': shape tensors are not served")
+        raise ValueError(f"{what} '{given.name}': shape tensors are not supported")
     kind = model_config_pb2.DataType.Name(given.data_type).removeprefix("TYPE_")
     if kind == "INVALID" or not given.name:
         raise ValueError(f"{what} '{given.name}': a name and a data_type are needed")

@@ -132,7 +132,7 @@ class ChatTemplate:
         given = variables or {}
         for name in given:
             if name in self._own or not name.isidentifier():
-                text = f"chat_template_kwargs: {name} is not the caller's to set"
+                text = f"chat_template_kwargs: {name} cannot be set by the client"
                 raise InflightError(ErrorKind.INVALID_REQUEST, text, "chat_template_kwargs")
         if self._wants_parts:
             messages = [_in_parts(each) for each in messages]

@@ -114,7 +114,7 @@ class Discovery:
             try:
                 await self.look()
             except Exception:
-                log.exception("Triton servers could not be looked for; the next look is in a moment")
+                log.exception("the lookup of Triton servers failed; retrying in a moment")
 
     async def look(self) -> None:
         for sought, members in zip(self._sought, self._members, strict=True):
@@ -131,7 +131,7 @@ class Discovery:
     async def _find(self, place: Place) -> Collection[str]:
         try:
             found = await place.find()
-            trouble = "" if found else "no Triton is there"
+            trouble = "" if found else "no Triton server found"
         except (OSError, ValueError) as error:
             found, trouble = (), f"Triton servers cannot be looked up: {error}"
         if trouble != self._troubles.get(place, ""):
@@ -153,7 +153,7 @@ class Discovery:
             self._fleet.join(member.server)
         for url, member in members.items():
             if url not in found and member.left_s is None and self._may_leave(sought, url, member):
-                log.info("%s: %s leaves when its work is done", sought.place, url)
+                log.info("%s: %s leaves when its requests are done", sought.place, url)
                 member.left_s = self._clock()
                 self._fleet.leave(member.server)
 
@@ -163,7 +163,7 @@ class Discovery:
             return True
         now_s = self._clock()
         if member.missed_s is None:
-            log.info("%s: %s leaves when another can take its place", sought.place, url)
+            log.info("%s: %s leaves when another server can replace it", sought.place, url)
             member.missed_s = now_s
         return now_s - member.missed_s > LONGEST_STAY_S
 

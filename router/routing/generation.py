@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     NewGeneration = Callable[["FleetPipeline", GenerationCall, Sequence[Delta]], "FleetGeneration"]
 
 log = logging.getLogger(__name__)
-_POISON = "engine processes died while they computed this request: it is refused for a minute"
+_POISON = "two engine processes crashed while computing this request: it is refused for a minute"
 # Of an answer, before they are made one: each by itself takes ten times its size.
 _MOST_PIECES = 64
 
@@ -379,7 +379,7 @@ class FleetGeneration(Attempts):
         try:
             news = replay.pass_over(delta)
         except DifferentAnswer as difference:
-            log.error("%s: the second run differs: %s", self._call.request_id, difference)
+            log.error("%s: the regenerated answer differs: %s", self._call.request_id, difference)
             self._is_broken = True
             self.stop()
             raise InflightError(ErrorKind.ENGINE_FAILED, "the answer could not be continued") from None
@@ -390,7 +390,9 @@ class FleetGeneration(Attempts):
     def _survives(self, error: TritonError) -> bool:
         goes_on = super()._survives(error)
         if self._deaths == MAX_DEATHS:
-            log.error("%s: a second engine process died under it: it is refused", self._call.request_id)
+            log.error(
+                "%s: a second engine process crashed while computing it: it is refused", self._call.request_id
+            )
             self._replicas.poisons = self._replicas.poisons or Poisons()
             self._replicas.poisons.add(digest(self._call), time.monotonic())
         return goes_on

@@ -167,7 +167,9 @@ class FleetTensors:
 def _from_model(error: GrpcError, request_id: str) -> TritonError:
     known = from_status(error, request_id)
     if error.code is StatusCode.INVALID_ARGUMENT and known.failure is Failure.ENGINE:
-        return TritonError(ErrorKind.INVALID_REQUEST, "the model does not take these inputs", Failure.CALLER)
+        return TritonError(
+            ErrorKind.INVALID_REQUEST, "the model does not accept these inputs", Failure.CALLER
+        )
     return known
 
 

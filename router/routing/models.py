@@ -210,7 +210,7 @@ class Registry:
             makes = "generates none" if served.limits.is_reranker else "no text"
             what = f"{_what_it_does(served)} and {makes}; use {_its_door(served)}"
         else:
-            what = "takes tensors and makes no text; use /v2/models"
+            what = "takes tensors and generates no text; use /v2/models"
         raise InflightError(ErrorKind.INVALID_REQUEST, f"The model '{served.name}' {what}", "model")
 
     def find_embedder(self, name: str, record: Record | None = None) -> ServedEmbedder:
@@ -218,7 +218,7 @@ class Registry:
         if isinstance(served, ServedEmbedder) and not served.limits.is_reranker:
             return served
         known = [other.name for other in self.embedders if not other.limits.is_reranker]
-        raise _not_for(served, "makes no embeddings", known, "no model for embeddings is served here")
+        raise _not_for(served, "makes no embeddings", known, "no embedding model is served here")
 
     def find_scorer(self, name: str, record: Record | None = None) -> ServedEmbedder:
         """A reranker, or an embedder: its vectors can be compared."""
@@ -226,7 +226,7 @@ class Registry:
         if isinstance(served, ServedEmbedder):
             return served
         known = [other.name for other in sorted(self.embedders, key=lambda each: not each.limits.is_reranker)]
-        raise _not_for(served, "does not score texts", known, "no model that could is served here")
+        raise _not_for(served, "does not score texts", known, "no model that does is served here")
 
     def find_any(self, name: str, record: Record | None = None) -> Served:
         """One of any kind; its release and shadow are chosen for the request of `record`, and noted there."""
@@ -324,7 +324,7 @@ def _its_door(served: ServedEmbedder) -> str:
 
 
 def _not_for(served: Served, what: str, known: list[str], none: str) -> InflightError:
-    advice = f"ask {' or '.join(map(repr, known))} instead" if known else none
+    advice = f"use {' or '.join(map(repr, known))} instead" if known else none
     if isinstance(served, ServedModel):
         what = f"generates text, by /v1/chat/completions or /v1/completions, and {what}"
     elif isinstance(served, ServedEmbedder):
@@ -337,7 +337,9 @@ def _check_pin(lineup: Lineup, pinned: int, caller: Caller) -> None:
     stable = lineup.stable
     if (stable is None or pinned != stable.version) and Scope.RELEASES_PIN not in caller.key.scopes:
         needed = f"this key lacks the scope {Scope.RELEASES_PIN.value}"
-        message = f"{needed}, which it takes to choose a release of '{lineup.name}' other than the stable one"
+        message = (
+            f"{needed}, which is needed to choose a release of '{lineup.name}' other than the stable one"
+        )
         raise InflightError(ErrorKind.FORBIDDEN, message, "model")
 
 
@@ -350,5 +352,5 @@ def _read_name(name: str) -> tuple[str, int | None]:
 
 def _unknown(name: str) -> InflightError:
     shown = name if name.isprintable() and len(name) <= 64 else "that name"
-    message = f"The model '{shown}' does not exist; GET /v1/models lists those that do"
+    message = f"The model '{shown}' does not exist; GET /v1/models lists all models"
     return InflightError(ErrorKind.MODEL_NOT_FOUND, message, "model")

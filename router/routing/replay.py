@@ -104,7 +104,7 @@ class Replay:
         tokens, logged = tokens - old_tokens, logged - old_logged
         self.is_through = self._replayed == len(self._text) and tokens == logged == 0
         if delta.finish is not None and delta.finish != "cancelled" and not self.is_through:
-            raise DifferentAnswer(f"it ends after {self._replayed} of {len(self._text)} characters")
+            raise DifferentAnswer(f"it ended after {self._replayed} of {len(self._text)} characters")
         self._to_pass = (tokens, logged)
         new = Delta(
             delta.text[len(known) :],

@@ -70,7 +70,7 @@ class StreamGuard:
 
     def _trip(self, rule: str) -> None:
         self.tripped, self._held = True, ""
-        log.info("an answer was ended by the rule %s", rule)
+        log.info("the rule %s ended an answer", rule)
 
     def _failed(self, error: Exception) -> InflightError:
         self.tripped, self._held = True, ""
@@ -83,7 +83,7 @@ class Safety:
     def __init__(self, check: Check, models: Collection[str] = ()) -> None:
         self._check = check
         self._models = frozenset(models)
-        self.pool = FairPool("texts to be judged", 1, _WAITING_EACH)
+        self.pool = FairPool("texts to be checked", 1, _WAITING_EACH)
 
     def applies_to(self, model: str) -> bool:
         return not self._models or model in self._models
@@ -96,11 +96,11 @@ class Safety:
             if call.prompt_ids is not None:
                 raise _unreadable("prompt", "send the prompt as text, not as token ids")
             if call.images:
-                raise _unreadable("messages", "send text, and no images")
+                raise _unreadable("messages", "send text without images")
             if call.top_log_probs is not None:
-                raise _unreadable("logprobs", "they name tokens that the check has not let pass")
+                raise _unreadable("logprobs", "they reveal tokens that the check has not passed")
             if call.returns_token_ids:
-                raise _unreadable("return_token_ids", "they name tokens that the check has not let pass")
+                raise _unreadable("return_token_ids", "they reveal tokens that the check has not passed")
         await self.admit(model, (call.prompt for call in calls if not call.shares_prompt), tenant)
 
     async def admit(self, model: str, prompts: Iterable[str], tenant: str = "") -> None:
@@ -145,13 +145,13 @@ class Safety:
 
 
 def _unreadable(param: str, why: str) -> InflightError:
-    message = f"{param}: not with this model, whose prompts and answers are checked: {why}"
+    message = f"{param}: not allowed with this model, whose prompts and answers are checked: {why}"
     return InflightError(ErrorKind.UNSUPPORTED, message, param)
 
 
 def _check_verdict(clear_chars: int, held_chars: int, is_end: bool) -> None:
     if not (held_chars if is_end else 0) <= clear_chars <= held_chars:
-        raise ValueError("a reader cleared more or less than there is")
+        raise ValueError("a reader cleared more or fewer characters than it was given")
 
 
 def _failed(error: Exception) -> InflightError:
@@ -190,5 +190,5 @@ def _from_import_path(path: str) -> Check:
     except Exception as error:
         raise SettingsError(f"safety_check = {path!r}: {type(error).__name__}: {error}") from error
     if not callable(getattr(made, "judge", None)) or not callable(getattr(made, "reader", None)):
-        raise SettingsError(f"safety_check = {path!r}: what it returns has no judge and reader")
+        raise SettingsError(f"safety_check = {path!r}: the object it returns needs a judge and a reader")
     return cast("Check", made)

@@ -57,7 +57,7 @@ def load_rules(path: Path) -> Rules:
         if bool(rule.pattern) != bool(rule.max_chars):
             raise SettingsError(
                 f"safety_rules: {rule.name}: pattern and max_chars, the length of its longest match "
-                f"(1 to {MAX_PATTERN_CHARS}), are given together"
+                f"(1 to {MAX_PATTERN_CHARS}), have to be set together"
             )
     return rules
 
@@ -80,9 +80,9 @@ class BoundedPattern:
             self._growing = regex.compile(f"{before}(?:{pattern}){after}", regex.IGNORECASE)
             self._ended = regex.compile(f"{before}(?:{pattern}){at_end}", regex.IGNORECASE)
         except regex.error as error:
-            raise SettingsError(f"safety_rules: {rule}: the pattern cannot be used: {error}") from error
+            raise SettingsError(f"safety_rules: {rule}: the pattern is invalid: {error}") from error
         if regex.match(pattern, "") is not None:
-            raise SettingsError(f"safety_rules: {rule}: the pattern matches where there is nothing")
+            raise SettingsError(f"safety_rules: {rule}: the pattern matches the empty text")
 
     def look(self, text: str, start: int, is_last: bool) -> tuple[int, bool]:
         """Where a match begins, or may have begun, and whether it is one; the text's end where there is none.
@@ -132,11 +132,11 @@ def _refuse_unfolded(rule: str, pattern: str, folding: Folding) -> None:
     for char in pattern:
         folded = folding[ord(char)]
         if folded != char.lower():
-            raise _refusal(rule, char, f"folded text has {folded!r} in its place; write that")
+            raise _refusal(rule, char, f"folded text contains {folded!r} instead; write that")
 
 
 def _refusal(rule: str, what: str, why: str) -> SettingsError:
-    return SettingsError(f"safety_rules: {rule}: the pattern holds {what!r}: {why}")
+    return SettingsError(f"safety_rules: {rule}: the pattern contains {what!r}: {why}")
 
 
 class RuleCheck:
@@ -213,7 +213,7 @@ class _Matcher:
 
     def _add(self, rule: Rule, term: str) -> None:
         if not term:
-            raise SettingsError(f"safety_rules: {rule.name}: a term without a visible character")
+            raise SettingsError(f"safety_rules: {rule.name}: a term has no visible character")
         whole_words = rule.whole_words
         if term in self._terms:  # the stricter of two rules counts
             whole_words &= self._terms.get(term)[2]

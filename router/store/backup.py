@@ -79,9 +79,15 @@ def back_up_before_migration(store: Store, directory: Path) -> Path | None:
         made = back_up(store, file)
     except OSError as error:
         raise migrate.SchemaError(
-            f"the store has schema {present} and is backed up before it is migrated; that failed: {error}"
+            f"the store has schema {present} and could not be backed up before its migration: {error}"
         ) from error
-    log.warning("the store has schema %s, now %s; its %d rows are in %s", present, newest, made.rows, file)
+    log.warning(
+        "the store is migrated from schema %s to %s; a backup of its %d rows is in %s",
+        present,
+        newest,
+        made.rows,
+        file,
+    )
     return file
 
 
@@ -104,7 +110,7 @@ def restore(
         head = _head(lines, file)
         if head["pepper"] not in (None, pepper_fingerprint):
             raise PepperError(
-                "the keys in this backup were made with another pepper: put the pepper file of that time here"
+                "the keys in this backup were created with another pepper: use the pepper file of that time"
             )
         schema = str(head["schema"])
         if schema not in migrate.revisions():
@@ -115,13 +121,13 @@ def restore(
         if _is_empty(store):
             migrate.upgrade(store.engine, schema)
         elif not replace:
-            raise BackupError("the store is not empty: --replace puts the backup in place of what is there")
+            raise BackupError("the store is not empty: --replace replaces its content with the backup")
         with store.begin() as connection:
             present, _ = migrate.pending(connection)
             if present != schema:
                 raise BackupError(
                     f"the backup has schema {schema} and the store {present}: restore it into an empty "
-                    "store, which is then brought up to date"
+                    "store, which is then migrated"
                 )
             readers = _Readers(connection)
             summary = _fill(connection, lines, schema)

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sql
 from sqlalchemy import Connection, Engine, Table, event
-from sqlalchemy.dialects import postgresql, sqlite
 
 from python_backend.sharing.processor_share import ProcessorShare
 from python_backend.wire.errors import ErrorKind, InflightError
@@ -68,7 +68,8 @@ class Store:
         self._has_deleted = threading.Event()
         if not self.is_postgres:
             event.listen(self.engine, "after_execute", self._note_deletion)
-        self._insert: Any = postgresql.insert if self.is_postgres else sqlite.insert
+        # Only this one: PostgreSQL's takes a twentieth of a router's start.
+        self._insert: Any = import_module(f"sqlalchemy.dialects.{self.engine.dialect.name}").insert
 
     @property
     def is_postgres(self) -> bool:
@@ -83,8 +84,8 @@ class Store:
             stored = connection.scalar(sql.select(facts.c.value).where(facts.c.name == FINGERPRINT))
         if stored != pepper_fingerprint:
             raise PepperError(
-                "the keys in this store were made with another pepper: give this router the pepper file of "
-                "the installation that made them"
+                "the keys in this store were created with another pepper: give this router the pepper file "
+                "of the installation that created them"
             )
 
     def begin(self) -> AbstractContextManager[Connection]:

@@ -106,9 +106,9 @@ class Retention:
                 try:
                     await asyncio.to_thread(self.delete_old)
                 except StoreAway as error:
-                    log.warning("what is old could not be deleted: %s", type(error).__name__)
+                    log.warning("expired data could not be deleted: %s", type(error).__name__)
                 except Exception:  # whatever it was, what is old must go the next time
-                    log.exception("what is old could not be deleted")
+                    log.exception("expired data could not be deleted")
                 await asyncio.sleep(self._every_s)
         finally:
             self._stopping.set()

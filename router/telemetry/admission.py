@@ -57,15 +57,21 @@ class AdmissionCounters:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._refused = Counter(
             "inflight_refused_requests",
-            "Refused by admission: busy (at once), too_late (after waiting), too_large.",
+            "Requests refused by admission: busy (on arrival), too_late (while waiting), too_large.",
             ("model", "tier", "reason"),
             registry=registry,
         )
         self._forecasts = Counter(
-            "inflight_forecasts", "First tokens whose time was predicted.", _RELEASE, registry=registry
+            "inflight_forecasts",
+            "Requests whose time to first token was predicted.",
+            _RELEASE,
+            registry=registry,
         )
         self._covered = Counter(
-            "inflight_forecasts_covered", "Of those, within their forecast.", _RELEASE, registry=registry
+            "inflight_forecasts_covered",
+            "Requests whose first token came within the predicted time.",
+            _RELEASE,
+            registry=registry,
         )
         self._forecasts_of: dict[tuple[str, str], tuple[Value, Value]] = {}  # by model and release
 
@@ -99,7 +105,7 @@ class AdmissionMetrics(Collector):
 
     async def run(self) -> None:
         """For as long as the router runs."""
-        await every(_LOOK_EVERY_S, self.look, "the state of admission could not be read")
+        await every(_LOOK_EVERY_S, self.look, "the admission metrics could not be updated")
 
     def look(self) -> None:
         gates = list(self._gates.values())
@@ -118,10 +124,10 @@ class AdmissionMetrics(Collector):
         key, noisy = (gate.model, gate.release), gate.signals().noisy
         former, tenant = self._noisy.get(key, ""), "" if noisy is None else noisy.tenant
         if former and former != tenant:
-            log.info("%s: the tenant %s no longer asks for more than its share", gate.model, former)
+            log.info("%s: the tenant %s no longer exceeds its share", gate.model, former)
         if noisy is not None and former != tenant:
             log.warning(
-                "%s: the tenant %s asks for %.1f times its share, %.0f %% of all work, while others wait",
+                "%s: the tenant %s demands %.1f times its share, %.0f %% of all work, while others wait",
                 gate.model,
                 tenant,
                 noisy.times_over,
@@ -140,13 +146,13 @@ class AdmissionMetrics(Collector):
             if is_frozen:
                 self._frozen.add(replica)
                 log.warning(
-                    "%r: the cost of its steps is predicted %.0f %% wrong; the last good one is kept",
+                    "%r: predicted step times are %.0f %% off; the last good step cost stays in use",
                     replica,
                     100 * learned.error,
                 )
             else:
                 self._frozen.discard(replica)
-                log.info("%r: the cost of its steps is predicted well again", replica)
+                log.info("%r: predicted step times are accurate again", replica)
 
     def _replicas(self) -> Iterator[Replica]:
         for each in list(self._fleet.sets.values()):
@@ -164,17 +170,21 @@ class AdmissionMetrics(Collector):
         yield from self._of_engines()
 
     def _of_gates(self) -> Iterator[Metric]:
-        waiting = _gauge("waiting_requests", "Requests waiting for their turn.", (*_RELEASE, "tier"))
-        drain = _gauge("drain_seconds", "Until all that runs and waits would be done.", _RELEASE)
+        waiting = _gauge("waiting_requests", "Requests in the router's queue.", (*_RELEASE, "tier"))
+        drain = _gauge(
+            "drain_seconds", "Predicted time until all running and waiting requests are done.", _RELEASE
+        )
         risk = _gauge(
             "objective_risk_ratio",
-            "Predicted to miss their objective.",
+            "Fraction of requests predicted to miss their objective.",
             (*_RELEASE, "tier"),
         )
-        reserved = _gauge("kv_reserved_tokens", "Cache reserved for running requests.", _RELEASE)
-        budget = _gauge("kv_budget_tokens", "Cache that may be reserved.", _RELEASE)
-        wanted = _gauge("wanted_replicas", "Replicas that the offered work needs.", ("model",))
-        noise = _gauge("noisy_tenant_ratio", "Times its fair share that it asks for.", ("model", "tenant"))
+        reserved = _gauge("kv_reserved_tokens", "KV cache reserved for running requests.", _RELEASE)
+        budget = _gauge("kv_budget_tokens", "KV cache that may be reserved.", _RELEASE)
+        wanted = _gauge("wanted_replicas", "Replicas needed for the offered load.", ("model",))
+        noise = _gauge(
+            "noisy_tenant_ratio", "Demand of a tenant as a multiple of its fair share.", ("model", "tenant")
+        )
         loudest: dict[tuple[str, str], float] = {}
         for gate in list(self._gates.values()):
             signals, release = gate.signals(), (gate.model, gate.release)
@@ -197,10 +207,12 @@ class AdmissionMetrics(Collector):
         yield from (waiting, drain, risk, reserved, budget, wanted, noise)
 
     def _of_engines(self) -> Iterator[Metric]:
-        error = _gauge("replica_step_cost_error_ratio", "By which predicted step times are off.", _REPLICA)
-        frozen = _gauge("replica_step_cost_frozen", "1 while predictions are wrong.", _REPLICA)
-        busy = _gauge("replica_busy_ratio", "Part of the time in which it computes.", _REPLICA)
-        occupancy = _gauge("replica_batch_occupancy_ratio", "Sequences, of those a batch may hold.", _REPLICA)
+        error = _gauge("replica_step_cost_error_ratio", "Relative error of predicted step times.", _REPLICA)
+        frozen = _gauge("replica_step_cost_frozen", "1 while predictions are too wrong to be used.", _REPLICA)
+        busy = _gauge("replica_busy_ratio", "Fraction of the time in which the engine computes.", _REPLICA)
+        occupancy = _gauge(
+            "replica_batch_occupancy_ratio", "Running sequences as a fraction of the batch limit.", _REPLICA
+        )
         for replica in self._replicas():
             report = replica.report
             if report is None:

@@ -42,23 +42,29 @@ class FleetMetrics(Collector):
             "inflight_replays", "Answers generated again after their replica failed.", labels=_RELEASE
         )
         hedges = CounterMetricFamily(
-            "inflight_hedges", "Requests sent to a second replica for a late first token.", labels=_RELEASE
+            "inflight_hedges",
+            "Requests also sent to a second replica because their first token was late.",
+            labels=_RELEASE,
         )
         prompts = CounterMetricFamily(
             "inflight_prompts_elsewhere",
-            "Prompts sent to a replica that computes them for others.",
+            "Prompts sent to a prefill replica.",
             labels=(*_RELEASE, "outcome"),
         )
-        up = GaugeMetricFamily("inflight_replica_up", "1 while requests are sent to it.", labels=_REPLICA)
+        up = GaugeMetricFamily("inflight_replica_up", "1 while the replica gets requests.", labels=_REPLICA)
         outstanding = GaugeMetricFamily(
-            "inflight_replica_outstanding_tokens", "Estimated tokens in flight there.", labels=_REPLICA
+            "inflight_replica_outstanding_tokens",
+            "Estimated tokens in flight on the replica.",
+            labels=_REPLICA,
         )
         sent = CounterMetricFamily(
-            "inflight_replica_requests", "Requests sent to it, retries and replays too.", labels=_REPLICA
+            "inflight_replica_requests",
+            "Requests sent to the replica, including retries and replays.",
+            labels=_REPLICA,
         )
         revivals = CounterMetricFamily(
             "inflight_model_revivals",
-            "Triton models that were loaded again after their process died.",
+            "Triton models loaded again after their process died.",
             labels=_REPLICA,
         )
         for each in list(self._fleet.sets.values()):
@@ -95,12 +101,12 @@ class ObjectiveMetrics(Collector):
         )
         measured = GaugeMetricFamily(
             "inflight_objective_measured_p95_seconds",
-            "The 95th percentile of the last 5 minutes, where there is an objective.",
+            "The measured 95th percentile over 5 minutes, where an objective is set.",
             labels=_OBJECTIVE,
         )
         attained = GaugeMetricFamily(
             "inflight_objective_attained_ratio",
-            "The part that kept the objective in the last 5 minutes.",
+            "Fraction that met the objective in the last 5 minutes.",
             labels=_OBJECTIVE,
         )
         for objective in self._published.current.objectives.values():
@@ -119,10 +125,12 @@ class ObjectiveMetrics(Collector):
     def _counted(self) -> Iterator[MetricFamily]:
         """Counters, for error budgets over windows of any length."""
         judged = CounterMetricFamily(
-            "inflight_objective_judged", "Requests, or tokens, with an objective.", labels=_OBJECTIVE
+            "inflight_objective_judged", "Requests, or tokens, that have an objective.", labels=_OBJECTIVE
         )
         missed = CounterMetricFamily(
-            "inflight_objective_missed", "Of those, the ones that came too late.", labels=_OBJECTIVE
+            "inflight_objective_missed",
+            "Requests, or tokens, that missed their objective.",
+            labels=_OBJECTIVE,
         )
         for model, tier, found in self._monitor.all_series():
             for metric in Metric:
@@ -148,10 +156,12 @@ class ReleaseMetrics(Collector):
 
     def collect(self) -> Iterator[MetricFamily]:
         shares = GaugeMetricFamily(
-            "inflight_release_share", "The part of a model's requests that it is to get.", labels=_RELEASE
+            "inflight_release_share",
+            "Share of the model's requests assigned to the release.",
+            labels=_RELEASE,
         )
         steps = GaugeMetricFamily(
-            "inflight_rollout_step", "The step that a canary is in, the first being 1.", labels=_RELEASE
+            "inflight_rollout_step", "Current step of a canary, counted from 1.", labels=_RELEASE
         )
         rollbacks = CounterMetricFamily(
             "inflight_rollbacks", "Automatic rollbacks of rollouts.", labels=("model",)
@@ -168,22 +178,22 @@ class ReleaseMetrics(Collector):
     def _canaries(self) -> Iterator[MetricFamily]:
         slowdown = GaugeMetricFamily(
             "inflight_canary_slowdown_ratio",
-            "How many times as long a canary took as the stable release, before it had any traffic.",
+            "Latency of a canary relative to the stable release, measured before it had traffic.",
             labels=(*_RELEASE, "measure"),
         )
         golden = GaugeMetricFamily(
             "inflight_canary_golden_failed_ratio",
-            "The part of its golden prompts that a canary failed last.",
+            "Fraction of its golden prompts that a canary failed last.",
             labels=_RELEASE,
         )
         likeness = GaugeMetricFamily(
             "inflight_canary_likeness_ratio",
-            "How much its answers as a shadow are like those of the stable release.",
+            "Similarity of a shadow's answers to those of the stable release.",
             labels=_RELEASE,
         )
         gates = GaugeMetricFamily(
             "inflight_canary_evidence_ratio",
-            "How much of what passing a check or a rollback takes is shown for or against a canary.",
+            "Evidence for or against a canary, relative to what passing a check or a rollback needs.",
             labels=(*_RELEASE, "gate", "side"),
         )
         for proof in self._proofs:
@@ -214,7 +224,7 @@ class BatchMetrics(Collector):
     def collect(self) -> Iterator[MetricFamily]:
         delays = GaugeMetricFamily(
             "inflight_queue_delay_seconds",
-            "How long Triton gathers requests to a batch at most, as loaded now.",
+            "Longest time Triton waits to form a batch, as currently loaded.",
             labels=_TRITON_MODEL,
         )
         for manifest, member, delay_ms in self._tuner.delays():
@@ -223,11 +233,13 @@ class BatchMetrics(Collector):
         yield from self._totals()
 
     def _totals(self) -> Iterator[MetricFamily]:
-        requests = _counter("requests", "Requests that Triton has answered.")
-        rows = _counter("rows", "Rows in them.")
-        executions = _counter("executions", "Batches in which they were computed.")
-        queue = _counter("queue_seconds", "Their time in Triton's queue, that of gathering batches in it.")
-        compute = _counter("compute_seconds", "Their time in the model: that of a batch for each in it.")
+        requests = _counter("requests", "Requests answered by Triton.")
+        rows = _counter("rows", "Rows in the answered requests.")
+        executions = _counter("executions", "Batches executed by Triton.")
+        queue = _counter("queue_seconds", "Time of requests in Triton's queue, including the queue delay.")
+        compute = _counter(
+            "compute_seconds", "Compute time of requests; each counts the time of its whole batch."
+        )
         for manifest, member, totals in self._tuner.totals():
             labels = (manifest.model, str(manifest.version), member)
             requests.add_metric(labels, totals.requests)
@@ -267,7 +279,7 @@ class AnswerCacheMetrics(Collector):
     def collect(self) -> Iterator[MetricFamily]:
         asked = CounterMetricFamily(
             "inflight_cached_answers",
-            "Requests that asked for a cached answer, by what they got.",
+            "Requests that asked for a cached answer, by outcome.",
             labels=["model", "outcome"],
         )
         saved = CounterMetricFamily(
@@ -282,7 +294,7 @@ class AnswerCacheMetrics(Collector):
         size = self._cached.kept.size_bytes
         yield asked
         yield saved
-        yield GaugeMetricFamily("inflight_answer_cache_bytes", "Answers that are cached.", value=size)
+        yield GaugeMetricFamily("inflight_answer_cache_bytes", "Size of the cached answers.", value=size)
 
 
 class CascadeMetrics(Collector):
@@ -292,15 +304,23 @@ class CascadeMetrics(Collector):
     def collect(self) -> Iterator[MetricFamily]:
         answered = CounterMetricFamily(
             "inflight_cascade_requests",
-            "Requests that named a cascade, by the model that had to answer, and why that one.",
+            "Requests that named a cascade, by the model that answered and the reason.",
             labels=["cascade", "model", "reason"],
         )
         for labels, count in self._cascaded.answered.items():
             answered.add_metric(labels, count)
         yield answered
         for name, text, counts in (
-            ("rejected_tokens", "Tokens of answers that failed a check.", self._cascaded.rejected_tokens),
-            ("held_seconds", "Time that small models were tried, held back.", self._cascaded.held_s),
+            (
+                "rejected_tokens",
+                "Tokens of the small model's answers that were discarded.",
+                self._cascaded.rejected_tokens,
+            ),
+            (
+                "held_seconds",
+                "Time spent on small models while nothing was sent to the client.",
+                self._cascaded.held_s,
+            ),
         ):
             family = CounterMetricFamily(f"inflight_cascade_{name}", text, labels=["cascade"])
             for cascade, value in counts.items():
@@ -315,8 +335,8 @@ class TenancyMetrics(Collector):
     def collect(self) -> Iterator[MetricFamily]:
         spool = self._tenancy.spool
         for name, text, value in (
-            ("usage_spool_bytes", "Usage on disk, not yet in the store.", spool.bytes),
-            ("usage_pending_records", "Usage records in memory alone.", spool.pending),
+            ("usage_spool_bytes", "Usage records on disk, not yet in the store.", spool.bytes),
+            ("usage_pending_records", "Usage records only in memory.", spool.pending),
             ("store_reachable", "1 while the store answers.", self._tenancy.worker.is_well),
         ):
             yield GaugeMetricFamily(f"inflight_{name}", text, value=value)

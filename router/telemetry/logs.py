@@ -123,4 +123,4 @@ def set_up_logging(stream: TextIO, level: int = logging.INFO, log_format: LogFor
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         return
-    log.critical("an error that nobody caught", exc_info=(kind, error, trace))
+    log.critical("uncaught exception", exc_info=(kind, error, trace))

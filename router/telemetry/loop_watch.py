@@ -62,4 +62,4 @@ class LoopWatch:
         frame = sys._current_frames().get(thread_id)
         where = traceback.extract_stack(frame)[-_FRAMES:] if frame is not None else []
         calls = " > ".join(f"{each.filename.rpartition('/')[2]}:{each.lineno} {each.name}" for each in where)
-        log.warning("the event loop answers nobody since %g s; it is at %s", self._too_long_s, calls)
+        log.warning("the event loop has been blocked for %g s, at %s", self._too_long_s, calls)

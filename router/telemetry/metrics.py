@@ -58,7 +58,7 @@ class Metrics:
         )
         self.held_refusals = Counter(
             "inflight_held_refusals",
-            "Refusals told late, to tenants that keep coming back at once.",
+            "Refusals delayed, for tenants that retry immediately.",
             ("tenant",),
             registry=registry,
         )
@@ -68,48 +68,52 @@ class Metrics:
             ("outcome", *_WHO),
             registry=registry,
         )
-        self.in_flight = Gauge("inflight_requests_in_flight", "Accepted, not ended.", _WHO, registry=registry)
+        self.in_flight = Gauge(
+            "inflight_requests_in_flight", "Accepted requests that have not ended.", _WHO, registry=registry
+        )
         self.first_token = Histogram(
             "inflight_time_to_first_token_seconds",
-            "From arrival to the first token.",
+            "Time from arrival to the first token.",
             _WHO,
             buckets=_LONG_S,
             registry=registry,
         )
         self.between_chunks = Histogram(
             "inflight_inter_chunk_seconds",
-            "Between two chunks of one answer.",
+            "Time between two chunks of one answer.",
             _WHO,
             buckets=_SHORT_S,
             registry=registry,
         )
         self.duration = Histogram(
             "inflight_request_seconds",
-            "From arrival to the end of an accepted request.",
+            "Time from arrival to the end of an accepted request.",
             _WHO,
             buckets=_LONG_S,
             registry=registry,
         )
         self.stages = Histogram(
             "inflight_stage_seconds",
-            "Of accepted requests, by stage; the stages of a request add up to its time.",
+            "Time of accepted requests by stage; the stages of a request add up to its total time.",
             ("stage", *_WHO),
             buckets=_STAGE_S,
             registry=registry,
         )
-        self.prompt_tokens = Counter("inflight_prompt_tokens", "Tokens read.", _WHO, registry=registry)
+        self.prompt_tokens = Counter(
+            "inflight_prompt_tokens", "Tokens of prompts and embedded texts.", _WHO, registry=registry
+        )
         self.completion_tokens = Counter(
-            "inflight_completion_tokens", "Tokens delivered.", _WHO, registry=registry
+            "inflight_completion_tokens", "Tokens generated.", _WHO, registry=registry
         )
         self.triton_errors = Counter(
             "inflight_triton_errors",
-            "Errors Triton or the engine gave.",
+            "Errors from Triton or the engine.",
             ("kind", "model"),
             registry=registry,
         )
         self.loop_stalls = Histogram(
             "inflight_event_loop_stall_seconds",
-            "How long the event loop took to answer a sign of life, asked for 20 times a second.",
+            "Time the event loop took to answer a probe, which is sent 20 times a second.",
             (),
             buckets=_SHORT_S,
             registry=registry,
@@ -117,7 +121,7 @@ class Metrics:
         self.objectives = monitor or ObjectiveMonitor()
         self.admission = AdmissionCounters(registry)
         self.shadows = ShadowMetrics(registry)
-        prometheus_client.Info("inflight_build", "What runs here.", registry=registry).info(
+        prometheus_client.Info("inflight_build", "The version of this router.", registry=registry).info(
             {"version": _VERSION}
         )
         self._looked_up: list[LookedUp] = []

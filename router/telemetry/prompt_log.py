@@ -78,7 +78,9 @@ class PromptLog:
         """Refuses a directory that cannot be written, before the first request."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not os.access(self._directory, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "prompts cannot be logged there", str(self._directory))
+            raise PermissionError(
+                errno.EACCES, "the prompt log directory is not writable", str(self._directory)
+            )
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:

@@ -18,20 +18,20 @@ class ShadowMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._answers = Counter(
             "inflight_shadow_answers",
-            "Of shadowed requests: equal, different, failed, dropped under load, alone (no original).",
+            "Shadowed requests: equal, different, failed, dropped under load, alone (no original).",
             ("outcome", *_RELEASE),
             registry=registry,
         )
         self._likeness = Histogram(
             "inflight_shadow_likeness_ratio",
-            "Common beginning of both texts as a share of the longer one, or the cosine of vectors.",
+            "Common prefix of both texts as a fraction of the longer one, or the cosine of vectors.",
             _RELEASE,
             buckets=_LIKENESS,
             registry=registry,
         )
         self._seconds = Histogram(
             "inflight_shadow_request_seconds",
-            "From the start of a shadow's answer to its end.",
+            "Time from the start of a shadow's answer to its end.",
             _RELEASE,
             buckets=_SECONDS,
             registry=registry,
@@ -39,8 +39,8 @@ class ShadowMetrics:
 
         self._replays = Counter(
             "inflight_replayed_prompts",
-            "Of recorded prompts, asked of both releases: compared, failed by the canary, or skipped "
-            "because one of them cannot take it.",
+            "Recorded prompts sent to both releases: compared, failed by the canary, or skipped "
+            "because one of them cannot process it.",
             ("outcome", *_RELEASE),
             registry=registry,
         )

@@ -159,7 +159,7 @@ class Administration(Audited):
         for model in models or ():
             check_model(model)
         if expires_s is not None and not self._clock() < expires_s < END_OF_TIME_S:
-            raise ValueError("expires: expected a time that is still to come, before the year 10000")
+            raise ValueError("expires: expected a time in the future, before the year 10000")
         text, prefix = (text, keys.prefix_of(text)) if text else keys.mint()
         if not prefix:
             raise ValueError(
@@ -233,7 +233,9 @@ class Administration(Audited):
         """The organisation's own, which only the platform sets, or those of one of its keys."""
         own = (allowed.weight, allowed.slot_percent, allowed.answers_cached_s)
         if key_id is not None and own != (None, None, None):
-            message = "weight, slot_percent and answers_cached_s are a tenant's own, shared by its keys"
+            message = (
+                "weight, slot_percent and answers_cached_s are limits of a tenant and cannot be set for a key"
+            )
             raise ValueError(message)
         action = Action.ORGANISATION_LIMITS_WRITE if key_id is None else Action.KEY_LIMITS_WRITE
         subject = key_id or organisation_id
@@ -241,7 +243,7 @@ class Administration(Audited):
             if key_id is not None:
                 _refuse_above(actor, records.find_holder(to, organisation_id, key_id))
                 if allowed.exceeds(actor.limits):
-                    raise Forbidden("a key with limits of its own allows no more to another, nor to itself")
+                    raise Forbidden("a key with its own limits cannot set limits above them for any key")
             row = {"subject": subject, "organisation_id": organisation_id, **asdict(allowed)}
             to.execute(self._store.insert_or_update(limits, row))
 
@@ -293,9 +295,9 @@ def _new_id(kind: str) -> str:
 
 def _refuse_above(actor: Actor, user: User) -> None:
     if not may_act_for(actor, user.role, user.platform_admin):
-        raise Forbidden("users above oneself, and their keys, are not one's to change")
+        raise Forbidden("no permission: users with a higher role, and their keys, cannot be changed")
 
 
 def _refuse_beyond(actor: Actor, key: ApiKey, limits: Limits) -> None:
     if why := beyond(actor, key, limits):
-        raise Forbidden(f"the key in use makes none that may more than itself: {why}")
+        raise Forbidden(f"the key in use cannot create a key with more permissions than its own: {why}")

@@ -65,7 +65,7 @@ class Audited:
                 yield connection, version
                 connection.execute(sql.insert(audit).values(row_of_audit(entry)))
         except sql.exc.IntegrityError as error:
-            raise AlreadyThere(f"{action.label}: the name is taken") from error
+            raise AlreadyThere(f"{action.label}: the name already exists") from error
         except Forbidden:
             write_refusal(self._store, entry)
             raise

@@ -338,7 +338,7 @@ class LimitSet:
         return is_full and not self.running and self.allowance is None
 
     def check(self) -> None:
-        assert self.running >= 0, f"{self.subject}: {self.running} requests run"
+        assert self.running >= 0, f"{self.subject}: {self.running} requests running"
         for bucket in (self.requests, self.tokens):
             if bucket is not None:
                 bucket.check()

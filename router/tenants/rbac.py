@@ -141,7 +141,7 @@ def beyond(actor: Actor, key: ApiKey, limits: Limits) -> str:
     if more := key.scopes - actor.scopes:
         return f"it lacks the scopes {', '.join(sorted(more))}"
     if actor.models is not None and (key.models is None or key.models - actor.models):
-        return f"it is for {', '.join(sorted(actor.models))} alone"
+        return f"it is limited to {', '.join(sorted(actor.models))}"
     if actor.expires_s is not None and (key.expires_s is None or key.expires_s > actor.expires_s):
         return "it expires earlier"
-    return "it has limits of its own" if limits.exceeds(actor.limits) else ""
+    return "it has its own limits" if limits.exceeds(actor.limits) else ""

@@ -157,7 +157,7 @@ def keep_an_owner(connection: Connection, user: User, becomes: Role | None) -> N
         return
     owners = (users.c.organisation_id == user.organisation_id) & (users.c.role == Role.OWNER.value)
     if connection.scalar(sql.select(sql.func.count()).where(owners)) == 1:
-        raise ValueError(f"{user.name} is the last owner: make another one first")
+        raise ValueError(f"{user.name} is the last owner: make another user owner first")
 
 
 def has_keys(connection: Connection) -> bool:

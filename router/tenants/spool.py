@@ -266,7 +266,9 @@ class UsageSpool:
 
     def _complain(self, error: OSError) -> None:
         if not self.failed_writes:
-            log.error("usage cannot be written to disk, %d records wait: %s", self.pending, error.strerror)
+            log.error(
+                "usage cannot be written to disk; %d records are waiting: %s", self.pending, error.strerror
+            )
         self.failed_writes += 1
 
     def _closed(self) -> list[Path]:
@@ -301,7 +303,10 @@ class UsageSpool:
                 for record in records:
                     self._hand_over([record], deliver)
                 return
-            log.exception("the store refuses the usage of %s; it is kept aside", records[0].request_id)
+            log.exception(
+                "the store refuses the usage record of %s; it is kept aside, in refused",
+                records[0].request_id,
+            )
             with open(self._directory / "refused", "ab") as file:
                 file.write(to_line(records[0]))
 
@@ -311,7 +316,7 @@ def claim_spool(base: Path, max_bytes: int) -> UsageSpool:
     for number in range(_MOST_SPOOLS):
         with contextlib.suppress(SpoolInUse):
             return UsageSpool(base / str(number), max_bytes)
-    raise SpoolInUse(f"{base}: {_MOST_SPOOLS} other processes spool their usage here")
+    raise SpoolInUse(f"{base}: {_MOST_SPOOLS} other processes already spool their usage here")
 
 
 def _lock(directory: Path) -> int:
@@ -320,7 +325,7 @@ def _lock(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise SpoolInUse(f"{directory}: another process spools its usage here") from None
+        raise SpoolInUse(f"{directory}: another process already spools its usage here") from None
     return descriptor
 
 

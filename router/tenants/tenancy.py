@@ -74,7 +74,7 @@ class Tenancy:
             [
                 Chore("reading keys and limits", settings.poll_s, self.catalogue.refresh),
                 Chore("delivering usage", settings.deliver_s, self.deliver),
-                Chore("erasing what was deleted", settings.deliver_s, self.store.erase_deleted),
+                Chore("erasing deleted data", settings.deliver_s, self.store.erase_deleted),
             ]
         )
 
@@ -149,7 +149,7 @@ class Tenancy:
                 try:
                     await self._keep(ask)
                 except Exception:  # whatever it was, the others' leases must not run out with it
-                    log.exception("a lease could not be kept")
+                    log.exception("a lease could not be renewed")
 
     async def _keep(self, ask: LeaseAsk) -> None:
         if ask.give_back:

@@ -30,7 +30,7 @@ class Chore:
             self.do()
         except Exception as error:
             if not self.failures:
-                log.error("%s failed, and is tried again: %s", self.name, error)
+                log.error("%s failed and will be retried: %s", self.name, error)
             self.failures += 1
         else:
             if self.failures:

@@ -9,14 +9,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import service_pb2
-
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, Failure, GenerationCall
 from router.grpc.channel import Channel
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.failures import TritonError, cut_error, from_status, from_text
 from router.triton.messages import DeltaReader, GenerateRequests, ResponseReader, stop_request
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -292,7 +291,7 @@ class TritonGeneration:
                 async for _ in self._connection.infer(request, timeout_s=limit_s):
                     pass
             except GrpcError as error:
-                log.warning("%s: the stop was not delivered: %s", request.id, error)
+                log.warning("%s: the stop request was not delivered: %s", request.id, error)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(when_ended.wait(), interval_s)
                 return
@@ -312,6 +311,6 @@ class RelayedGeneration(TritonGeneration):
 
     def _outcome(self, error: GrpcError | None) -> Exception:
         if error is not None and error.code is StatusCode.RESOURCE_EXHAUSTED and not self._answered:
-            message = "the answer is larger than can be passed on: ask for fewer tokens, or for no logits"
+            message = "the answer is too large to be forwarded: request fewer tokens, or no logits"
             return InflightError(ErrorKind.INVALID_REQUEST, message)
         return super()._outcome(error)

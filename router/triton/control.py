@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import MessageToJson
-from tritonclient.grpc import service_pb2
 
 from router.grpc.status import GrpcError
 from router.grpc.target import is_private
 from router.triton.client import TritonConnection
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from router.grpc.target import ClientTls

@@ -5,13 +5,12 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tritonclient.grpc import service_pb2
-
 from python_backend.wire import codec
 from python_backend.wire.tensors import EMBEDDINGS
 from router.core.embedding import EmbeddingAnswer, EmbeddingCall
 from router.grpc.status import GrpcError
 from router.triton.failures import from_status
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

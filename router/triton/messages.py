@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2
 
 from python_backend.wire import codec
 from python_backend.wire.engine_report import (
@@ -29,6 +28,7 @@ from python_backend.wire.tensors import ENSEMBLE, TENSORRT_LLM, ModelContract
 from python_backend.wire.tiers import Tier
 from router.core.generation import LITERAL_MARK, Delta, LoggedToken
 from router.core.stages import EngineTimes
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

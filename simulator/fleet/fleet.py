@@ -105,7 +105,7 @@ def cell_plans(plan: FleetPlan, scalers: Sequence[Scaler] = ()) -> list[CellPlan
     """Replicas and requests are spread evenly; a zone that is lost leaves its requests to the others."""
     count = cell_count(plan)
     if plan.is_traced and count > 1:
-        raise ValueError(f"requests as they were traced go to one cell, and there are {count}")
+        raise ValueError(f"traced requests need a fleet of one cell, and there are {count}")
     weights = zone_rates(plan.zones, plan.failures, plan.rates, plan.start_s)
     most = max(plan.most or 0, plan.replicas)
     per_zone = count // plan.zones

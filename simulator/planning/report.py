@@ -123,10 +123,10 @@ def _played(proof: Proof) -> dict[str, Any]:
 def summary(plan: Plan) -> str:
     best, traffic = plan.best, plan.wish.traffic
     return (
-        f"{plan.wish.model}: {best.replicas} replicas of {best.profile.name} ({best.needed} do the work), "
+        f"{plan.wish.model}: {best.replicas} replicas of {best.profile.name} ({best.needed} carry the load), "
         f"${best.dollars_per_h:,.2f} an hour, ${best.dollars_per_million:.3f} a million tokens; "
-        f"{100 * best.margin(traffic.peak_per_s):.0f} % more than {traffic.peak_per_s:g} requests/s "
-        f"while nothing is lost; {best.capacity.binds} binds"
+        f"{100 * best.margin(traffic.peak_per_s):.0f} % more than {traffic.peak_per_s:g} requests/s while "
+        f"nothing is lost; {best.capacity.binds} binds"
     )
 
 

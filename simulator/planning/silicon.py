@@ -162,7 +162,7 @@ class SiliconTables:
             if all(row[column] == value for column, value in only.items()):
                 found[tuple(int(row[key]) for key in keys)] = float(row["latency"])
         if not found:
-            raise TablesError(f"{name}: nothing measured with {only}")
+            raise TablesError(f"{name}: no measurements with {only}")
         return Table(found)
 
 

@@ -170,7 +170,9 @@ def _affinity(plan: Plan) -> list[Row]:
         count, origin = min(plan.best.needed, _AFFINITY_REPLICAS), "of this trace"
         shares = [repeated_share(trace, profile.kv_tokens, count, has) for has in (False, True)]
     else:
-        origin = f"assumed: {100 * _ASSUMED_REPEATS:.0f} % of prompts repeat, the trace does not tell"
+        origin = (
+            f"assumed: {100 * _ASSUMED_REPEATS:.0f} % of prompts repeat, because the trace does not show it"
+        )
         shares = [_ASSUMED_REPEATS / max(plan.best.needed, 1), _ASSUMED_REPEATS]
     return [
         _row(
@@ -195,7 +197,7 @@ def _tier(plan: Plan) -> list[Row]:
         rows.append(_row(plan, f"{best.label} twice as fast", "", _again(plan, trace, {**given, best: half})))
     last = max(given) if given else Tier.BATCH
     alike = {tier: replace(given[last], tier=tier) for tier in given}
-    rows.append(_row(plan, f"everybody waits as {last.label}", "", _again(plan, trace, alike)))
+    rows.append(_row(plan, f"all requests wait as {last.label}", "", _again(plan, trace, alike)))
     return rows
 
 

@@ -32,7 +32,7 @@ def test_a_goal_is_met_by_the_worst_figure_of_all(requests: int, is_met: bool) -
         SLOW.cells(3.0)[0]: [ended(Verdict.ROLL_BACK, requests)],
     }
     met = {goal: met for goal, _, met in goals([GOOD, SLOW], found)}
-    assert met["2 times slower: 95 of 100 gone within 30 requests"] is is_met
+    assert met["2 times slower: 95 of 100 rolled back within 30 requests"] is is_met
     assert met["identical: promoted in over 95 %"]
 
 

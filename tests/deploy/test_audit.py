@@ -17,10 +17,13 @@ UNKNOWN = {"name": "own", "skip_reason": "not found"}
 @pytest.mark.parametrize(
     ("packages", "said"),
     [
-        ([SOUND, UNKNOWN], "some.hashes: 0 of 1 packages have known weaknesses"),
-        ([SOUND, WEAK], "some.hashes: 1 of 2 packages have known weaknesses\n  old 1.0: CVE-1, PYSEC-2"),
-        ([UNKNOWN], "some.hashes: the vulnerability service knows none of the packages: nothing was checked"),
-        ([], "some.hashes: the vulnerability service knows none of the packages: nothing was checked"),
+        ([SOUND, UNKNOWN], "some.hashes: 0 of 1 packages have known vulnerabilities"),
+        ([SOUND, WEAK], "some.hashes: 1 of 2 packages have known vulnerabilities\n  old 1.0: CVE-1, PYSEC-2"),
+        (
+            [UNKNOWN],
+            "some.hashes: the vulnerability service knows none of the packages, so nothing was checked",
+        ),
+        ([], "some.hashes: the vulnerability service knows none of the packages, so nothing was checked"),
     ],
 )
 def test_weak_packages_are_named_and_unchecked_ones_are_not_called_sound(

@@ -239,13 +239,13 @@ def test_prompts_and_limits_of_a_decoder_are_those_of_its_files(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        ("ForCausalLM", {}, "is a qwen3 that says neither how texts are pooled"),
-        ("Model", {"model_type": "gemma3_text"}, "model_type is 'gemma3_text'; encoders are bert, "),
-        ("Model", {"is_causal": False}, "is_causal is False; computed is True"),
-        ("Model", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; computed is 'silu'"),
-        ("Model", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map names code of the model's own"),
+        ("ForCausalLM", {}, "is a qwen3 with neither a pooling configuration"),
+        ("Model", {"model_type": "gemma3_text"}, "model_type is 'gemma3_text'; supported encoders: bert, "),
+        ("Model", {"is_causal": False}, "is_causal is False; supported: True"),
+        ("Model", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported: 'silu'"),
+        ("Model", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map names custom code of the model"),
         ("Model", {"quantization_config": {"bits": 4}}, "quantization_config is set"),
-        ("ForSequenceClassification", {}, "the classifier has 2 labels; a reranker has 1"),
+        ("ForSequenceClassification", {}, "the classifier has 2 labels; allowed: 1"),
     ],
 )
 def test_decoders_that_would_be_computed_wrongly_are_refused(

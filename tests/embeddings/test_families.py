@@ -180,9 +180,9 @@ def test_a_reranker_that_says_so_gives_scores_without_bounds(tmp_path: Path) -> 
             "bert",
             "Model",
             {"model_type": "t5"},
-            "model_type is 't5'; encoders are bert, roberta",
+            "model_type is 't5'; supported encoders: bert, roberta",
         ),
-        ("bert", "Model", {"hidden_act": "relu"}, "hidden_act is 'relu'; computed is 'gelu'"),
+        ("bert", "Model", {"hidden_act": "relu"}, "hidden_act is 'relu'; supported: 'gelu'"),
         (
             "bert",
             "Model",
@@ -191,9 +191,9 @@ def test_a_reranker_that_says_so_gives_scores_without_bounds(tmp_path: Path) -> 
         ),
         ("mpnet", "Model", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64"),
         ("modernbert", "Model", {"hidden_activation": "silu"}, "hidden_activation is 'silu'"),
-        ("nomic_bert", "Model", {"num_experts": 8}, "num_experts is 8; computed is 0 or None"),
+        ("nomic_bert", "Model", {"num_experts": 8}, "num_experts is 8; supported: 0 or None"),
         ("nomic_bert", "Model", {"hidden_size": "many"}, "does not describe a model of the type nomic_bert"),
-        ("bert", "ForSequenceClassification", {}, "the classifier has 2 labels; a reranker has 1"),
+        ("bert", "ForSequenceClassification", {}, "the classifier has 2 labels; allowed: 1"),
         (
             "roberta",
             "ForSequenceClassification",

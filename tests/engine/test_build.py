@@ -88,7 +88,8 @@ def test_what_a_cache_holds_where_layers_have_windows_is_said(
     ready = engine.describe()
     if config.device == "cpu":  # on a GPU a tile more than the window is kept
         assert (
-            "a window keep 9 tokens of it: the KV cache holds 1280 tokens in sequences of 256" in caplog.text
+            "a sliding window keep 9 tokens: the KV cache holds 1280 tokens in sequences of 256"
+            in caplog.text
         )
         assert (ready.total_blocks, ready.window_tokens, ready.window_blocks) == (32 * 7, 3 * 16, 6)
     assert ready.keeps_all

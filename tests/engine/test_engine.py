@@ -119,7 +119,7 @@ def test_nan_scores_end_only_their_own_sequence() -> None:
     engine.add(2, GenerationRequest([1, 13], 4))
     events = {event.key: event for event in engine.step()}
     assert events[2].finish_reason is FinishReason.ERROR
-    assert events[2].error == "engine_failed: the model's scores for the next token are not numbers"
+    assert events[2].error == "engine_failed: the model's logits for the next token are not numbers"
     assert events[1].finish_reason is None
     assert drain(engine)[1][1] is FinishReason.LENGTH
 
@@ -377,7 +377,7 @@ def test_an_event_that_cannot_be_built_ends_its_own_sequence_alone(monkeypatch: 
         engine.add(key, GenerationRequest([key, 5], 3))
     events = events_of(engine)
     assert [event.error for event in events if event.error] == [
-        "engine_failed: the answer could not go on: MemoryError"
+        "engine_failed: the answer could not be continued: MemoryError"
     ]
     ends = {event.key: event.finish_reason for event in events if event.is_last}
     assert ends == {0: FinishReason.LENGTH, 1: FinishReason.ERROR, 2: FinishReason.LENGTH}

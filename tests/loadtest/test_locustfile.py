@@ -127,7 +127,7 @@ def test_prompts_of_a_tenant_share_their_beginning_and_nothing_more(ran: Ran) ->
 def test_an_unreachable_target_ends_locust_with_a_reason() -> None:
     ended = locust("--host", "http://127.0.0.1:9", "--run-time", "5s", "--kinds", "chat")
     assert ended.returncode == 2
-    assert "http://127.0.0.1:9 cannot be asked" in ended.stderr + ended.stdout
+    assert "http://127.0.0.1:9 cannot be reached" in ended.stderr + ended.stdout
 
 
 def test_invalid_options_are_refused_before_anything_is_sent(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_a_key_does_not_show_in_logs() -> None:
     ("text", "problem"),
     [
         ("[", "cannot be read"),
-        ("[]", "no list of tenants"),
-        ('{"name": "a"}', "no list of tenants"),
-        ("[3]", "no object with a name"),
+        ("[]", "not hold a list of tenants"),
+        ('{"name": "a"}', "not hold a list of tenants"),
+        ("[3]", "not an object with a name"),
         ('[{"key": "k"}]', "no name"),
         ('[{"name": "a", "wieght": 2}]', "unknown field 'wieght'; allowed: name, key, weight, tier"),
         ('[{"name": "a", "weight": "2"}]', "weight of 'a' is of the wrong type"),

@@ -80,10 +80,10 @@ def test_tiers_and_limits_are_read_where_a_trace_has_them(tmp_path: Path) -> Non
         ("a.csv", "when,prompt_tokens,output_tokens\n0,1,1\n", "no column for 'at'"),
         ("a.csv", "arrival_s,prompt_tokens,output_tokens\n0,much,1\n", "request 1"),
         ("a.csv", "arrival_s,prompt_tokens,output_tokens\n0,-4,1\n", "prompt_tokens is -4"),
-        ("a.csv", "arrival_s,prompt_tokens,output_tokens\nnan,4,1\n", "nan is no moment"),
+        ("a.csv", "arrival_s,prompt_tokens,output_tokens\nnan,4,1\n", "nan is not a time"),
         ("a.csv", "arrival_s,prompt_tokens,output_tokens\n0,4\n", "request 1"),
         ("a.csv", "", "holds no requests"),
-        ("a.jsonl", "{", "line 1: no JSON"),
+        ("a.jsonl", "{", "line 1: not JSON"),
         ("a.jsonl", "[1]\n", "line 1: expected an object"),
     ],
 )

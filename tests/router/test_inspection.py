@@ -24,7 +24,7 @@ def looked_at(tmp_path: Path, more: str = "", host: str = "127.0.0.1") -> dict[s
 
 def test_inspecting_a_router_that_was_never_started_creates_nothing(tmp_path: Path) -> None:
     found = looked_at(tmp_path)
-    assert found["store"] == ("store", "ok", "SQLite, made at the first start", "")
+    assert found["store"] == ("store", "ok", "SQLite, created at the first start", "")
     assert not (tmp_path / "data").exists()
 
 
@@ -69,7 +69,7 @@ def test_a_store_is_healthy_old_empty_or_newer(tmp_path: Path) -> None:
         "store",
         "warn",
         f"SQLite has schema 0001, this version {newest}",
-        "back it up before the next start, which brings it up to date",
+        "back it up before the next start, which migrates it",
     )
     assert "a newer version of Inflight wrote" in become("9999").what
     store.close()
@@ -95,15 +95,15 @@ def test_the_remaining_time_of_a_certificate_is_read_from_it(tmp_path: Path) -> 
     for part in issued.cert_chain_pems:
         part.write_to_path(str(tmp_path / "cert.pem"), append=True)
     more = f'tls_cert = "{tmp_path}/cert.pem"\ntls_key = "{tmp_path}/key.pem"\n'
-    assert "is good for" in looked_at(tmp_path, more)["TLS"].what
+    assert "is valid for" in looked_at(tmp_path, more)["TLS"].what
 
 
 @pytest.mark.parametrize(
     ("days", "verdict", "words"),
     [
-        (90, "ok", "good for 90 more days"),
-        (5, "warn", "runs out in 5 days"),
-        (-3, "fail", "ran out 3 days ago"),
+        (90, "ok", "valid for 90 more days"),
+        (5, "warn", "expires in 5 days"),
+        (-3, "fail", "expired 3 days ago"),
     ],
 )
 def test_a_certificate_near_its_expiry_is_a_warning(days: int, verdict: str, words: str) -> None:

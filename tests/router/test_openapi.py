@@ -38,7 +38,7 @@ async def test_every_accepted_field_is_described(
     schema = (await described(router))["components"]["schemas"][body.__name__]
     assert set(schema["properties"]) == set(body.__struct_fields__)
     for name in neutral:
-        assert schema["properties"][name]["description"] == "Not honoured yet."
+        assert schema["properties"][name]["description"] == "Not supported yet."
 
 
 async def test_every_described_path_exists_with_exactly_the_described_methods(

@@ -71,12 +71,15 @@ def test_settings_are_immutable() -> None:
         ("port = = 3", "not valid TOML"),
         ('admission = "random"\n' + GOOD, "setting admission: Invalid enum value 'random'"),
         ("admission_places = -2\n" + GOOD, "setting admission_places: Expected `int` >= -1"),
-        (f"{GOOD}\n{CASCADE}", "cascades: c: no check is given: set least_log_prob, schema or judge"),
+        (
+            f"{GOOD}\n{CASCADE}",
+            "cascades: c: no check is set: set at least one of least_log_prob, schema and judge",
+        ),
         (
             f"{GOOD}\n{CASCADE}\njudge = 'j'".replace("small = 'a'", "small = 'b'"),
             "small and large are both 'b'",
         ),
-        (f"{GOOD}\n{CASCADE}\njudge = 'c'", "'c' is a cascade itself"),
+        (f"{GOOD}\n{CASCADE}\njudge = 'c'", "'c' is itself a cascade"),
         (f"{GOOD}\n{CASCADE}\nleast_log_prob = 0.5", r"cascades\[0\].least_log_prob: Expected `float` <= 0"),
         (f"{GOOD}\n{CASCADE}\nschema = '{{'", "cascades: c: schema: it is not JSON"),
         (f"{GOOD}\n{CASCADE}\nschema = '{{\"type\": 3}}'", r"cascades: c: schema: \$.type"),
@@ -111,7 +114,7 @@ def test_without_keys_a_router_serves_its_own_machine(host: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org"])
 def test_a_public_address_needs_keys(host: str) -> None:
     check_reachable(host, has_keys=True)
-    with pytest.raises(SettingsError, match="there are no API keys: make one with `inflight keys create`"):
+    with pytest.raises(SettingsError, match="there are no API keys: create one with `inflight keys create`"):
         check_reachable(host, has_keys=False)
 
 

@@ -64,7 +64,7 @@ def test_an_uploaded_trace_may_be_csv_or_json_lines(text: str) -> None:
 def test_a_trace_that_cannot_be_used_is_refused_by_name() -> None:
     with pytest.raises(TraceError, match="the trace: no column for 'prompt'"):
         ask({"name": "x", "text": "arrival_s\n1\n"}, {"policy": "cap"})
-    with pytest.raises(TraceError, match="no request was recorded then"):
+    with pytest.raises(TraceError, match="no requests were recorded in that time"):
         ask({"name": "x", "rows": []}, {"policy": "cap"})
     with pytest.raises(TraceError, match="allowed: up to 100,000"):
         ask({"name": "x", "rows": [[0.0, 1, 1]] * (MOST_REQUESTS + 1)}, {"policy": "cap"})

@@ -115,7 +115,7 @@ def test_a_canary_slow_between_tokens_is_refused_before_anybody_meets_it(
     print(rollout.figures["before_traffic"]["line"], rollout.reason)
     assert (rollout.state, rollout.progress.step) == (RolloutState.ROLLED_BACK, -1)
     assert rollout.reason.startswith(("between tokens ", "first token "))
-    assert "if that is meant, start it again with --accept-slower" in rollout.reason
+    assert "if that is intended, start the rollout again with --accept-slower" in rollout.reason
     assert release_stack.weights("paced") == {1: 1.0, slow.version: 0.0}
 
 

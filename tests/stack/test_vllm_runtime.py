@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 TEXT = "In the summer of 1914 the harbour was full of ships, and nobody in the town could have said where"
 NEW_TOKENS = 8
-GIVEN_BACK = "vLLM has given back adapter"
+GIVEN_BACK = "vLLM has unloaded adapter"
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def test_dimensions_shorten_the_vectors(model: TritonPythonModel, asked: int, gi
         (Request({**texts("a").arrays, **ids([7]).arrays}), "not both"),
         (ids([7, 30522]), "invalid_request: token id 30522 is not in this model's vocabulary"),
         (ids([7, -2, 7]), "invalid_request: token id -2 is not in this model's vocabulary"),
-        (ids([-1, -1]), "invalid_request: INPUT_IDS has a row without ids"),
+        (ids([-1, -1]), "invalid_request: INPUT_IDS has an empty row"),
         (texts("a", DIMENSIONS=[[385]]), "invalid_request: DIMENSIONS is 385; allowed: 1 to 384"),
         (texts("a", DIMENSIONS=[[-1]]), "invalid_request: DIMENSIONS is -1; allowed: 1 to 384"),
         (texts("a", "b", DIMENSIONS=[[8], [9]]), "DIMENSIONS is 8, 9; allowed: 1 to 384, the same for each"),

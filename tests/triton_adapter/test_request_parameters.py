@@ -141,7 +141,7 @@ def test_a_report_is_requested_by_a_boolean() -> None:
         ('{"max_batch_size": 0}', "1 to 16"),
         ('{"max_batch_size": true}', "1 to 16"),
         ('{"max_step_tokens": 2.5}', "1 to 512"),
-        ('{"max_step_tokens": 7}', "must not be the smaller"),
+        ('{"max_step_tokens": 7}', "must not be smaller"),
         ("[" * 9000, "max_batch_size, max_step_tokens or inter_token_ms"),
         ('{"inter_token_ms": 5}', "any of interactive, standard, batch"),
         ('{"inter_token_ms": {"urgent": 5}}', "any of interactive, standard, batch"),
@@ -175,9 +175,11 @@ def test_an_engine_does_the_parts_of_its_pool_and_refuses_others_by_name(
         if part in parts:
             assert decode_part({"request_type": part.value}, pool) is part
         else:
-            with pytest.raises(InflightError, match=f"'{part.value}'; this engine, whose .* is {pool}, does"):
+            with pytest.raises(
+                InflightError, match=f"'{part.value}'; this engine, whose .* is {pool}, allows only"
+            ):
                 decode_part({"request_type": part.value}, pool)
-    with pytest.raises(InflightError, match=r"request_type is 'half'; .* does context_and_generation"):
+    with pytest.raises(InflightError, match=r"request_type is 'half'; .* allows only context_and_generation"):
         decode_part({"request_type": "half"}, pool)
 
 

@@ -345,7 +345,7 @@ def test_what_an_engine_said_of_a_prompt_is_for_the_answer_to_it_and_needed_ther
 @pytest.mark.parametrize("asked", [{"num_return_sequences": [2]}, {"return_context_logits": [True]}])
 def test_nothing_is_told_of_a_prompt_that_is_computed_for_another_engine(asked: dict[str, Any]) -> None:
     (name,) = asked
-    with pytest.raises(InflightError, match=f"{name} is for the engine that answers"):
+    with pytest.raises(InflightError, match=f"{name} is only for the engine that decodes"):
         of_part(Part.CONTEXT, **asked)
 
 

@@ -26,7 +26,7 @@ def test_a_start_that_hangs_is_interrupted_and_one_that_does_not_goes_on(
     monkeypatch.setattr(start_watch, "_is_stub", lambda: True)
     former, timer_s = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0]
     try:
-        with pytest.raises(TimeoutError, match=r"hangs: it is not done after 0\.05 s"):  # noqa: SIM117
+        with pytest.raises(TimeoutError, match=r"hangs: not finished after 0\.05 s"):  # noqa: SIM117
             with start_watch.watched(0.05):
                 time.sleep(3600)
         with start_watch.watched(60):

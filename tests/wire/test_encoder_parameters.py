@@ -33,8 +33,8 @@ def test_what_is_said_holds() -> None:
             r"inflight_precision is 'int8'; allowed: auto, bf16 \(device is cuda, where an encoder computes",
         ),
         ({"device": "tpu"}, "device is 'tpu'; allowed: cpu or cuda"),
-        ({"gpu_memory_share": "nan"}, "gpu_memory_share is 'nan'; allowed: more than 0, at most 1"),
-        ({"gpu_memory_share": "2"}, "gpu_memory_share is '2'; allowed: more than 0, at most 1"),
+        ({"gpu_memory_share": "nan"}, "gpu_memory_share is 'nan'; allowed: above 0, at most 1"),
+        ({"gpu_memory_share": "2"}, "gpu_memory_share is '2'; allowed: above 0, at most 1"),
         *(
             ({"threads": each}, f"threads is '{each}'; allowed: 1 to 256")
             for each in ("0", "-1", "many", "257", "½")

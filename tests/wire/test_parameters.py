@@ -90,7 +90,7 @@ def test_v1_is_static_batching(value: str) -> None:
         ("kv_cache_free_gpu_mem_fraction", "1.1", "above 0, up to 1"),
         ("kv_cache_free_gpu_mem_fraction", "most", "above 0, up to 1"),
         ("gpu_device_ids", "0,1;2,3", "triton_servers starts one engine"),
-        ("gpu_device_ids", "0,0", "several that differ"),
+        ("gpu_device_ids", "0,0", "several different ones"),
         ("gpu_device_ids", "-1", "one GPU"),
         ("cuda_graph_mode", "often", "true or false"),
         ("inflight_guide_compile_limit_s", "0", "above 0"),

@@ -53,7 +53,7 @@ _STEPS = Section(
         ),
         Panel(
             "Mean time of a step",
-            "Time in which steps were in flight, for each of them.",
+            "Time with steps in flight, divided by their number.",
             "s",
             (
                 Query(
@@ -70,8 +70,8 @@ _STEPS = Section(
         ),
         Panel(
             "Busy ratio",
-            "The part of the time in which a step was in flight. Low while requests wait: it waits for the"
-            " host.",
+            "Share of the time with a step in flight. Low while requests wait: the engine waits for the "
+            "host.",
             "percentunit",
             (Query(rate_each("inflight_engine_busy_seconds_total"), NAME),),
             width=8,
@@ -80,7 +80,7 @@ _STEPS = Section(
         ),
         Panel(
             "Learned cost of a step",
-            "At least (base), and for each token of prompts, each sequence, and 1,000 cached tokens.",
+            "Fixed (base), and for each prompt token, each sequence, and 1,000 cached tokens.",
             "s",
             (Query(each("inflight_engine_step_cost_seconds"), NAME + " {{coefficient}}"),),
             width=8,
@@ -88,7 +88,7 @@ _STEPS = Section(
         ),
         Panel(
             "Error of predicted steps",
-            "By which the learned cost is off, as a share of it.",
+            "Mean error of the learned cost, as a share of it.",
             "percentunit",
             (Query(each("inflight_engine_step_cost_error_ratio"), NAME),),
             width=8,
@@ -96,7 +96,7 @@ _STEPS = Section(
         ),
         Panel(
             "Is the learned cost frozen?",
-            "1 while predictions are so wrong that the last good cost is used.",
+            "1 while predictions are off by so much that the last good cost is used.",
             "short",
             (
                 Query(each("inflight_engine_step_cost_frozen"), NAME),
@@ -117,8 +117,7 @@ _BATCH = Section(
     (
         Panel(
             "Sequences in the engine",
-            "In the batch (scheduled), of those reading their prompt (context), waiting for it, and the"
-            " most.",
+            "In the batch (scheduled), in prefill (context), waiting, and the maximum.",
             "short",
             tuple(
                 Query(_requests(kind), f"{NAME} {kind}")
@@ -128,7 +127,7 @@ _BATCH = Section(
         ),
         Panel(
             "Limits of a step in force",
-            "Sequences and tokens that one step may hold; objectives make them smaller.",
+            "Sequences and tokens that one step may hold; objectives lower them.",
             "short",
             (
                 Query(each("inflight_engine_batch_limit_sequences"), f"{NAME} sequences"),
@@ -138,7 +137,7 @@ _BATCH = Section(
         ),
         Panel(
             "Batch occupancy",
-            "Sequences in the batch, of those it may hold now, as the router sees it.",
+            "Sequences in the batch, as a share of what it may hold now, as seen by the router.",
             "percentunit",
             (
                 Query(
@@ -159,8 +158,8 @@ _BATCH = Section(
         ),
         Panel(
             "First token in the engine at p95",
-            "From a row's arrival in the engine to its first token, by tier. What the router measures"
-            " beyond it is spent before the engine or behind it.",
+            "From a row's arrival in the engine to its first token, by tier. The rest of what the router "
+            "measures is spent before or after the engine.",
             "s",
             (
                 Query(
@@ -187,7 +186,7 @@ _BATCH = Section(
         ),
         Panel(
             "Streams being put together",
-            "Of postprocessing: answers whose text is not whole yet.",
+            "Answers in progress in postprocessing.",
             "short",
             (Query('inflight_engine_postprocessing_streams{instance=~"$triton"}', NAME),),
             width=8,
@@ -218,11 +217,11 @@ _BATCH = Section(
 )
 
 _CACHE = Section(
-    "Is there cache, and is it used again?",
+    "Is there cache, and is it reused?",
     (
         Panel(
             "KV blocks",
-            "Used, and all there are; cached ones are free and hold a prefix that someone may ask for.",
+            "Used, and all; cached ones are free and hold a prefix that may be reused.",
             "short",
             (
                 Query(_kv("used"), f"{NAME} used"),
@@ -233,7 +232,7 @@ _CACHE = Section(
         ),
         Panel(
             "KV cache used",
-            "The part of the blocks that sequences hold.",
+            "Share of the blocks that sequences hold.",
             "percentunit",
             (Query(_kv("fraction"), NAME),),
             largest=1.0,
@@ -241,7 +240,7 @@ _CACHE = Section(
         ),
         Panel(
             "Blocks found in the prefix cache",
-            "Each second: prompts, or parts of them, that need not be computed again.",
+            "Per second: parts of prompts that need not be computed again.",
             "ops",
             (Query(rate_each("inflight_engine_reused_blocks_total"), NAME),),
             width=8,
@@ -249,7 +248,7 @@ _CACHE = Section(
         ),
         Panel(
             "Preemptions",
-            "Sequences interrupted each second to make room for others; they are computed again.",
+            "Sequences preempted each second to make room for others; they are computed again.",
             "ops",
             (Query(rate_each("inflight_engine_preemptions_total"), NAME),),
             width=8,
@@ -257,7 +256,7 @@ _CACHE = Section(
         ),
         Panel(
             "Memory of the engine",
-            "Of its process, pinned, and on the GPU where there is one.",
+            "Of its process, pinned, and on the GPU, if there is one.",
             "bytes",
             tuple(
                 Query(each("nv_trt_llm_runtime_memory_metrics", f'memory_type="{kind}"'), f"{NAME} {kind}")

@@ -26,15 +26,15 @@ ROOM = Section(
     (
         Panel(
             "Batch occupancy",
-            "Sequences in the batch, of those it may hold now. Near 100 %: all slots are taken.",
+            "Sequences in the batch, as a share of what it may hold now. Near 100 %: all slots are taken.",
             "percentunit",
             _of_each("inflight_replica_batch_occupancy_ratio"),
             width=8,
-            no_value="no engine tells",
+            no_value="no engine reports it",
         ),
         Panel(
             "Cache reserved",
-            "The part of the KV cache that is kept for what runs. Near 100 %: the cache is full.",
+            "Share of the KV cache that is reserved for requests in flight. Near 100 %: the cache is full.",
             "percentunit",
             (
                 Query(
@@ -43,21 +43,21 @@ ROOM = Section(
             ),
             width=8,
             largest=1.0,
-            no_value="no engine tells",
+            no_value="no engine reports it",
         ),
         Panel(
             "Engines busy",
-            "The part of the last seconds in which a step was in flight. Above 90 % while requests wait: the"
-            " engine is what is full.",
+            "Share of the last seconds with a step in flight. Above 90 % while requests wait: the engine "
+            "is the bottleneck.",
             "percentunit",
             _of_each("inflight_replica_busy_ratio"),
             width=8,
             largest=1.0,
-            no_value="no engine tells",
+            no_value="no engine reports it",
         ),
         Panel(
             "Time to drain",
-            "Until all that runs and waits would be done.",
+            "Until all work in flight and waiting would be done.",
             "s",
             (Query("max by (release) (inflight_drain_seconds{" + _OF_RELEASE + "})", "@{{release}}"),),
             width=8,
@@ -65,7 +65,7 @@ ROOM = Section(
         ),
         Panel(
             "Work in flight on each replica",
-            "Tokens that are still to be computed there, as estimated.",
+            "Estimated tokens that are still to be computed there.",
             "short",
             (
                 Query(
@@ -77,7 +77,7 @@ ROOM = Section(
         ),
         Panel(
             "Replicas: up and wanted",
-            "Replicas that take requests, and what the work asked for needs.",
+            "Replicas that take requests, and how many the load needs.",
             "short",
             (
                 Query(
@@ -97,12 +97,11 @@ ROOM = Section(
 )
 
 BATCHES = Section(
-    "Do batches gather in Triton?",
+    "Do batches form in Triton?",
     (
         Panel(
             "Queue delay in force",
-            "How long Triton gathers requests to a batch at most; set from the objective (inflight tune"
-            " explain).",
+            "How long Triton waits at most to form a batch; set from the objective (inflight tune explain).",
             "s",
             (
                 Query(
@@ -111,19 +110,19 @@ BATCHES = Section(
                 ),
             ),
             width=8,
-            no_value="nothing is batched by Triton",
+            no_value="Triton batches nothing",
         ),
         Panel(
             "Rows in a batch",
-            "Mean rows that Triton computed together.",
+            "Mean rows that Triton computed in one batch.",
             "short",
             (_for_each("inflight_triton_rows_total", "inflight_triton_executions_total", ""),),
             width=8,
-            no_value="nothing is batched by Triton",
+            no_value="Triton batches nothing",
         ),
         Panel(
             "Waiting for a batch, and computing it",
-            "Mean time of a request in Triton's queue, gathering included, and in the model.",
+            "Mean time of a request in Triton's queue, waiting for a batch included, and in the model.",
             "s",
             (
                 _for_each("inflight_triton_queue_seconds_total", "inflight_triton_requests_total", " queue"),
@@ -132,7 +131,7 @@ BATCHES = Section(
                 ),
             ),
             width=8,
-            no_value="nothing is batched by Triton",
+            no_value="Triton batches nothing",
         ),
     ),
 )
@@ -141,9 +140,9 @@ FORECAST = Section(
     "Can its forecasts be trusted?",
     (
         Panel(
-            "Forecasts that came true",
-            "First tokens within their forecast; nine of ten should be. Far below, requests are admitted"
-            " that come too late, or refused that would have been in time.",
+            "Forecasts met",
+            "First tokens within their forecast; 90 % should be. Far below, requests are admitted that are "
+            "answered too late, or refused that would have been in time.",
             "percentunit",
             (
                 Query(
@@ -152,14 +151,14 @@ FORECAST = Section(
                 ),
             ),
             largest=1.0,
-            no_value="nothing was predicted",
+            no_value="no predictions",
         ),
         Panel(
             "Error of predicted steps",
-            "By which the learned cost of a step is off, as a share of it.",
+            "Mean error of the learned step cost, as a share of it.",
             "percentunit",
             _of_each("inflight_replica_step_cost_error_ratio"),
-            no_value="nothing was learned yet",
+            no_value="nothing learned yet",
         ),
     ),
 )

@@ -36,11 +36,11 @@ def _quantiles(metric: str) -> tuple[Query, ...]:
 
 
 _TIERS = Section(
-    "Do its tiers get what was promised?",
+    "Do its tiers meet their objectives?",
     (
         Panel(
             "First token by tier against its objective",
-            "What 95 of 100 kept in the last 5 minutes, and what was asked for; of tiers with an objective.",
+            "p95 over the last 5 minutes, and the objective; tiers with an objective only.",
             "s",
             _against_objective("first_token"),
             width=8,
@@ -48,7 +48,7 @@ _TIERS = Section(
         ),
         Panel(
             "Between tokens by tier against its objective",
-            "What 95 of 100 kept in the last 5 minutes, and what was asked for; of tiers with an objective.",
+            "p95 over the last 5 minutes, and the objective; tiers with an objective only.",
             "s",
             _against_objective("inter_token"),
             width=8,
@@ -56,7 +56,7 @@ _TIERS = Section(
         ),
         Panel(
             "Whole answers by tier against their objective",
-            "For models of fixed cost, such as embeddings, whose objective is for the whole answer.",
+            "For models of fixed cost, such as embeddings: their objective is for the whole answer.",
             "s",
             _against_objective("end_to_end"),
             width=8,
@@ -64,7 +64,7 @@ _TIERS = Section(
         ),
         Panel(
             "Waiting by tier",
-            "Accepted requests that wait for their turn.",
+            "Accepted requests that wait in the router's queue.",
             "short",
             (Query("sum by (tier) (inflight_waiting_requests{" + _OF_RELEASE + "})", "{{tier}}"),),
             width=8,
@@ -79,7 +79,7 @@ _TIERS = Section(
         ),
         Panel(
             "Refusals by tier",
-            "busy at once, too_late after timing out in the queue, too_large for the cache.",
+            "busy: refused at once; too_late: timed out in the queue; too_large: does not fit the cache.",
             "reqps",
             (
                 Query(
@@ -92,7 +92,7 @@ _TIERS = Section(
         ),
         Panel(
             "Objectives missed by tier",
-            "The part of requests, or tokens, that came too late, over the last 5 minutes and the last hour.",
+            "Share of requests, or tokens, that were too late, over the last 5 minutes and the last hour.",
             "percentunit",
             (
                 Query(
@@ -106,7 +106,7 @@ _TIERS = Section(
             ),
             width=24,
             largest=1.0,
-            no_value="no objective, or nothing measured",
+            no_value="no objective, or no measurements",
         ),
     ),
 )
@@ -116,9 +116,9 @@ _LATENCY = Section(
     (
         Panel(
             "Stages at p95",
-            "Each stage by itself. Waiting: queue (router), preprocessing (tokenizing, Triton's queue),"
-            " engine_queue. The model: prefill, decode. triton stands for those in the middle where the"
-            " engine's clock is another machine's.",
+            "Each stage on its own. Waiting: queue (router), preprocessing (tokenizing, Triton's queue), "
+            "engine_queue. The model: prefill, decode. triton stands for those in the middle where the "
+            "engine's clock is another machine's.",
             "s",
             (
                 Query(
@@ -167,7 +167,7 @@ _LATENCY = Section(
 )
 
 _TRAFFIC = Section(
-    "What is asked of it?",
+    "What is its load?",
     (
         Panel(
             "Requests by how they ended",
@@ -178,7 +178,7 @@ _TRAFFIC = Section(
         ),
         Panel(
             "Tokens",
-            "Of prompts read, and of answers delivered, each second.",
+            "Prompt tokens read, and answer tokens delivered, each second.",
             TOKENS_PER_S,
             (
                 Query(rate("inflight_prompt_tokens_total", "model", _OF_RELEASE), "{{model}} prompts"),
@@ -212,7 +212,8 @@ _TRAFFIC = Section(
 BOARD = Board(
     "inflight-model",
     "Inflight: one model",
-    "Its tiers, stages, queue, batches and forecasts. Choose one model; docs/scheduling.md reads the signs.",
+    "Its tiers, stages, queue, batches and forecasts. Choose one model; docs/scheduling.md explains how to "
+    "read it.",
     (_TIERS, _LATENCY, _TRAFFIC, ROOM, BATCHES, FORECAST),
     (MODEL, RELEASE, REPLICA),
 )

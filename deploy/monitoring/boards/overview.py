@@ -10,12 +10,11 @@ _KEPT = ((0.0, "red"), (0.95, "green"))
 _GOOD_AT_0 = ((0.0, "green"), (0.01, "orange"), (0.05, "red"))
 
 _AT_A_GLANCE = Section(
-    "Is all well?",
+    "Is everything healthy?",
     (
         Panel(
             "Replicas up",
-            "Of all releases that get requests: how many of their replicas take them, and how many there"
-            " are.",
+            "Of all releases with traffic: replicas that take requests, and all replicas.",
             "short",
             (
                 Query(
@@ -37,19 +36,19 @@ _AT_A_GLANCE = Section(
         ),
         Panel(
             "Objectives kept",
-            "The objective that is kept worst: the part of its requests that were in time in the last 5"
-            " minutes. 95 % is what is asked for.",
+            "The objective that is met worst: the share of its requests that were in time in the last 5 "
+            "minutes. The target is 95 %.",
             "percentunit",
             (Query("min(inflight_objective_attained_ratio{" + _MODEL + "})", "worst"),),
             kind="number",
             width=4,
             height=4,
-            no_value="no objective, or nothing measured",
+            no_value="no objective, or no measurements",
             steps=_KEPT,
         ),
         Panel(
             "Requests that failed",
-            "Accepted requests that were not answered, of all that ended in the last 5 minutes.",
+            "Accepted requests that failed, as a share of all that ended in the last 5 minutes.",
             "percentunit",
             (Query("max(model:inflight_requests_failed:ratio_rate5m{" + _MODEL + "})", "worst model"),),
             kind="number",
@@ -60,7 +59,7 @@ _AT_A_GLANCE = Section(
         ),
         Panel(
             "Waiting now",
-            "Accepted requests that wait for their turn in the router.",
+            "Accepted requests that wait in the router's queue.",
             "short",
             (Query("sum(inflight_waiting_requests{" + _MODEL + "})", "waiting"),),
             kind="number",
@@ -69,7 +68,7 @@ _AT_A_GLANCE = Section(
         ),
         Panel(
             "Replicas wanted",
-            "What the work asked for needs, by model; the most that a router wants.",
+            "How many the load needs, by model; the highest number of all routers.",
             "short",
             (Query("max by (model) (inflight_wanted_replicas{" + _MODEL + "})", "{{model}}"),),
             kind="number",
@@ -77,7 +76,7 @@ _AT_A_GLANCE = Section(
             height=4,
         ),
         Panel(
-            "Alerts that fire",
+            "Alerts firing",
             "Of this project's rules; docs/alerts.md says what each means and what to do.",
             "short",
             (Query('sum by (alertname) (ALERTS{alertstate="firing"})', "{{alertname}}"),),
@@ -90,17 +89,17 @@ _AT_A_GLANCE = Section(
 )
 
 _TRAFFIC = Section(
-    "How much is asked and answered?",
+    "How much is requested and answered?",
     (
         Panel(
             "Requests by model",
-            "Requests answered each second, refusals and errors too.",
+            "Requests answered each second, including refusals and errors.",
             "reqps",
             (Query(rate("inflight_requests_total", "model", _MODEL), "{{model}}"),),
         ),
         Panel(
             "Tokens by direction",
-            "Tokens of prompts that were read and of answers that were delivered, each second.",
+            "Prompt tokens read and answer tokens delivered, each second.",
             TOKENS_PER_S,
             (
                 Query(rate("inflight_prompt_tokens_total", "model", _MODEL), "{{model}} prompts"),
@@ -109,8 +108,8 @@ _TRAFFIC = Section(
         ),
         Panel(
             "Errors by status",
-            "Answers with an HTTP status from 400 on, of all models and of none. 429: limits or budget of"
-            " a key; 503: busy, or no engine; 500: a bug.",
+            "Responses with an HTTP status of 400 or above, with or without a model. 429: limits or budget "
+            "of a key; 503: busy, or no engine; 500: a bug.",
             "reqps",
             (Query(rate("inflight_requests_total", "status", 'status=~"4..|5.."'), "{{status}}"),),
             width=8,
@@ -118,7 +117,7 @@ _TRAFFIC = Section(
         ),
         Panel(
             "Errors by kind",
-            "What Triton or the engine said when it failed a request.",
+            "The error that Triton or the engine reported for a failed request.",
             "reqps",
             (Query(rate("inflight_triton_errors_total", "kind", _MODEL), "{{kind}}"),),
             width=8,
@@ -146,7 +145,7 @@ _LATENCY = Section(
     (
         Panel(
             "Time to first token",
-            "From arrival at the router. The objective is that of the tier that asks for most.",
+            "From arrival at the router. The objective is the strictest of all tiers.",
             "s",
             (
                 Query(
@@ -163,7 +162,7 @@ _LATENCY = Section(
         ),
         Panel(
             "Time between tokens",
-            "Between two chunks of a stream, and the objective that asks for most.",
+            "Between two chunks of a stream, and the strictest objective of all tiers.",
             "s",
             (
                 Query(quantile(0.5, "inflight_inter_chunk_seconds", "model", _MODEL), "{{model}} p50"),
@@ -176,7 +175,7 @@ _LATENCY = Section(
         ),
         Panel(
             "Objectives attained",
-            "The part of requests, or tokens, that was in time in the last 5 minutes; 95 % is asked for.",
+            "Share of requests, or tokens, that were in time in the last 5 minutes; the target is 95 %.",
             "percentunit",
             (
                 Query(
@@ -185,12 +184,12 @@ _LATENCY = Section(
                 ),
             ),
             largest=1.0,
-            no_value="no objective, or nothing measured",
+            no_value="no objective, or no measurements",
         ),
         Panel(
             "Is the error budget being spent?",
-            "How many times faster than the 5 % that an objective allows: 1 spends a month's budget in a"
-            " month, 20 is everything missed. Alerts fire at 6 (an hour) and 2 (six hours).",
+            "Burn rate, relative to the 5 % that an objective allows: 1 spends a month's budget in a "
+            "month, at 20 everything misses. Alerts fire at 6 (an hour) and 2 (six hours).",
             "short",
             (
                 Query(
@@ -202,7 +201,7 @@ _LATENCY = Section(
                     "{{model}} {{tier}} {{metric}} 6 h",
                 ),
             ),
-            no_value="no objective, or nothing measured",
+            no_value="no objective, or no measurements",
         ),
     ),
 )
@@ -212,9 +211,10 @@ _TIME = Section(
     (
         Panel(
             "Stages of a request",
-            "Mean seconds of a request in each stage; together they are its whole time. queue and"
-            " engine_queue grow when it waits for room, preprocessing when Triton gathers batches or the"
-            " CPU is busy, prefill and decode when the model is slow, send when clients read slowly.",
+            "Mean seconds of a request in each stage; together they are its whole time. queue and "
+            "engine_queue grow when requests wait for capacity, preprocessing when Triton waits for a "
+            "batch or the CPU is busy, prefill and decode when the model is slow, send when clients read "
+            "slowly.",
             "s",
             (
                 Query(
@@ -229,7 +229,7 @@ _TIME = Section(
         ),
         Panel(
             "In flight and waiting",
-            "Accepted and not ended; of those, waiting for their turn in the router.",
+            "Accepted and not ended; of those, waiting in the router's queue.",
             "short",
             (
                 Query("sum by (model) (inflight_requests_in_flight{" + _MODEL + "})", "{{model}} in flight"),
@@ -240,11 +240,12 @@ _TIME = Section(
 )
 
 _CAPACITY = Section(
-    "Is there room?",
+    "Is there capacity left?",
     (
         Panel(
             "Time to drain",
-            "Until all that runs and waits would be done, by the learned cost, on the replicas there are.",
+            "Until all work in flight and waiting would be done, by the learned cost, on the current "
+            "replicas.",
             "s",
             (
                 Query(
@@ -257,8 +258,8 @@ _CAPACITY = Section(
         ),
         Panel(
             "Cache reserved",
-            "The part of the KV cache that is kept for what runs. Near 100 % with requests waiting, the cache"
-            " is what is full.",
+            "Share of the KV cache that is reserved for requests in flight. Near 100 % with requests "
+            "waiting, the cache is the bottleneck.",
             "percentunit",
             (
                 Query(
@@ -268,11 +269,11 @@ _CAPACITY = Section(
             ),
             width=8,
             largest=1.0,
-            no_value="no engine tells",
+            no_value="no engine reports it",
         ),
         Panel(
             "Engines busy",
-            "The part of the last seconds in which a step was in flight.",
+            "Share of the last seconds with a step in flight.",
             "percentunit",
             (
                 Query(
@@ -282,7 +283,7 @@ _CAPACITY = Section(
             ),
             width=8,
             largest=1.0,
-            no_value="no engine tells",
+            no_value="no engine reports it",
         ),
         Panel(
             "Replicas up by release",
@@ -300,7 +301,7 @@ _CAPACITY = Section(
         ),
         Panel(
             "Replicas wanted by model",
-            "What the work asked for needs at 70 % use; for autoscalers.",
+            "How many the load needs at 70 % use; for autoscalers.",
             "short",
             (Query("max by (model) (inflight_wanted_replicas{" + _MODEL + "})", "{{model}}"),),
             width=12,
@@ -311,6 +312,6 @@ _CAPACITY = Section(
 BOARD = Board(
     "inflight-overview",
     "Inflight: overview",
-    "Is all well, and if not, where to look next. docs/dashboards.md.",
+    "Is everything healthy, and if not, where to look next. docs/dashboards.md.",
     (_AT_A_GLANCE, _TRAFFIC, _LATENCY, _TIME, _CAPACITY, ROUTERS),
 )

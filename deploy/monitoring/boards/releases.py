@@ -11,11 +11,11 @@ _BY = "model, release"
 _NONE_SHADOWED = "nothing is shadowed"
 
 _SPLIT = Section(
-    "Who gets what?",
+    "How is the traffic split?",
     (
         Panel(
             "Share of the requests",
-            "What the split sends to each release.",
+            "Share that the split sends to each release.",
             "percentunit",
             (Query("max by (model, release) (inflight_release_share{" + _OF_RELEASE + "})", _NAME),),
             kind="stacked",
@@ -31,7 +31,7 @@ _SPLIT = Section(
         ),
         Panel(
             "Step of a rollout",
-            "The step that a canary is in, the first being 1; nothing while there is no rollout.",
+            "The step that a canary is in, counted from 1; empty while there is no rollout.",
             "short",
             (Query("max by (model, release) (inflight_rollout_step{" + _OF_RELEASE + "})", _NAME),),
             width=4,
@@ -39,7 +39,7 @@ _SPLIT = Section(
         ),
         Panel(
             "Rollouts rolled back",
-            "By their gates, in the chosen time.",
+            "By their gates, in the selected time range.",
             "short",
             (
                 Query(
@@ -55,7 +55,7 @@ _SPLIT = Section(
 )
 
 _QUALITY = Section(
-    "Is it as fast, and does it fail as seldom?",
+    "Is it as fast, and as reliable?",
     (
         Panel(
             "Time to first token by release",
@@ -83,7 +83,7 @@ _QUALITY = Section(
         ),
         Panel(
             "Failures by release",
-            "Accepted requests that failed, of all that ended in the last 10 minutes.",
+            "Accepted requests that failed, as a share of all that ended in the last 10 minutes.",
             "percentunit",
             (Query("model_release:inflight_requests_failed:ratio_rate10m{" + _OF_RELEASE + "}", _NAME),),
             width=8,
@@ -97,8 +97,7 @@ _QUALITY = Section(
         ),
         Panel(
             "Length of answers by release",
-            "Mean tokens of an answer: a release that says much less, or more, is another model to its"
-            " users.",
+            "Mean tokens of an answer: much shorter or longer answers mean a different behaviour for users.",
             "short",
             (
                 Query(
@@ -119,7 +118,7 @@ _QUALITY = Section(
         ),
         Panel(
             "Prefill and decode by release",
-            "Mean seconds of a request in the model itself, waiting left out.",
+            "Mean seconds of a request in the model itself, without waiting.",
             "s",
             (
                 Query(
@@ -153,7 +152,7 @@ _QUALITY = Section(
 )
 
 _SHADOWS = Section(
-    "What would a shadow have said?",
+    "How does a shadow answer?",
     (
         Panel(
             "Answers of shadows",

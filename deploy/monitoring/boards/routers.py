@@ -12,15 +12,15 @@ ROUTERS = Section(
     (
         Panel(
             "CPU of routers",
-            "Cores that each router uses; it has one for all its requests, and is full at 1.",
+            "Cores that each router uses; it runs all requests on one, so it is saturated at 1.",
             "short",
             (Query(f"rate(process_cpu_seconds_total{_JOB}[$__rate_interval])", "{{instance}}"),),
             width=6,
         ),
         Panel(
             "Stalls of routers",
-            "How long the event loop of each router keeps whoever waits for it, 99 of 100 times at most this;"
-            " some milliseconds are usual, and all streams pause meanwhile.",
+            "p99 of the delays of each router's event loop; some milliseconds are usual. All streams pause "
+            "meanwhile.",
             "s",
             (
                 Query(
@@ -40,7 +40,7 @@ ROUTERS = Section(
         ),
         Panel(
             "Usage not yet in the store",
-            "On the disk of each router; grows while the store cannot be reached.",
+            "On the disk of each router; grows while the store is unreachable.",
             "bytes",
             (Query("inflight_usage_spool_bytes", "{{instance}}"),),
             width=4,

@@ -1,4 +1,4 @@
-"""Who asks for how much, who is refused, and who keeps others waiting."""
+"""Who uses how much, who is refused, and who delays others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _USE = Section(
     (
         Panel(
             "Requests by tenant",
-            "Requests answered each second, refusals and errors too.",
+            "Requests answered each second, including refusals and errors.",
             "reqps",
             (Query(rate("inflight_requests_total", "tenant", _OF_TENANT), "{{tenant}}"),),
         ),
@@ -32,7 +32,7 @@ _USE = Section(
         ),
         Panel(
             "Share of all tokens delivered",
-            "What each of the chosen tenants got, of what all tenants got.",
+            "Tokens of each selected tenant, as a share of those of all tenants.",
             "percentunit",
             (
                 Query(
@@ -52,8 +52,8 @@ _USE = Section(
             (Query("sum by (tenant) (inflight_requests_in_flight{" + _OF_TENANT + "})", "{{tenant}}"),),
         ),
         Panel(
-            "Tokens in the chosen time",
-            "Of prompts and answers, by tenant and model; for bills, inflight usage is exact.",
+            "Tokens in the selected time range",
+            "Of prompts and answers, by tenant and model; for billing, use inflight usage, which is exact.",
             "short",
             (
                 Query(
@@ -77,7 +77,7 @@ _TROUBLE = Section(
     (
         Panel(
             "Limits reached (429)",
-            "Requests that the tenant's own limits or budget refused.",
+            "Requests refused because of the tenant's own limits or budget.",
             "reqps",
             (
                 Query(
@@ -91,7 +91,7 @@ _TROUBLE = Section(
         ),
         Panel(
             "Refused because it is busy (503)",
-            "Busy, or nothing that could answer.",
+            "Overloaded, or no replica available.",
             "reqps",
             (Query(rate("inflight_requests_total", "tenant", 'status="503",' + _OF_TENANT), "{{tenant}}"),),
             width=8,
@@ -115,9 +115,9 @@ _TROUBLE = Section(
             no_value="none",
         ),
         Panel(
-            "Who asks for more than its share?",
-            "How many times its fair share a tenant asks for while others wait, or would wait if it were"
-            " not held back.",
+            "Who exceeds their share?",
+            "A tenant's demand as a multiple of its fair share, while others wait or would wait if it were "
+            "not throttled.",
             "short",
             (
                 Query(
@@ -155,7 +155,7 @@ _LATENCY = Section(
         ),
         Panel(
             "Wait in the router at p95",
-            "The stage queue: until its turn has come, by tenant.",
+            "The stage queue, by tenant.",
             "s",
             (
                 Query(
@@ -171,7 +171,7 @@ _LATENCY = Section(
 BOARD = Board(
     "inflight-tenants",
     "Inflight: tenants",
-    "Who asks for how much, who is refused, and who keeps others waiting.",
+    "Who uses how much, who is refused, and who delays others.",
     (_USE, _TROUBLE, _LATENCY),
     (MODEL, TENANT),
 )

@@ -20,11 +20,11 @@ def _p95(metric: str) -> str:
 
 
 TRITON_ITSELF = Section(
-    "What does Triton itself say?",
+    "What does Triton report?",
     (
         Panel(
             "Requests to Triton models",
-            "Answered each second, by Triton model; and failures.",
+            "Answered each second by Triton model, and failures.",
             "reqps",
             (
                 Query(rate_each("nv_inference_request_success"), NAME),
@@ -33,7 +33,7 @@ TRITON_ITSELF = Section(
         ),
         Panel(
             "Triton's queue, a request",
-            "Time in Triton's queue, gathering of batches included: the mean, and p95 of the last minute.",
+            "Time in Triton's queue, waiting for a batch included: the mean, and p95 of the last minute.",
             "s",
             (
                 Query(_seconds_each("nv_inference_queue_duration_us"), f"{NAME} mean"),
@@ -42,8 +42,8 @@ TRITON_ITSELF = Section(
         ),
         Panel(
             "Triton's compute, a request",
-            "Time in the model itself: the mean, and p95 of the last minute. Models that answer in streams"
-            " give their request back at once.",
+            "Time in the model itself: the mean, and p95 of the last minute. Streaming models release "
+            "their request at once, so their times here are short.",
             "s",
             (
                 Query(_seconds_each("nv_inference_compute_infer_duration_us"), f"{NAME} mean"),
@@ -53,7 +53,7 @@ TRITON_ITSELF = Section(
         ),
         Panel(
             "Rows in a batch",
-            "Mean rows that Triton gave a model together.",
+            "Mean rows that Triton passed to a model in one batch.",
             "short",
             (
                 Query(
@@ -76,11 +76,11 @@ TRITON_ITSELF = Section(
 _OF_MACHINE = 'instance=~"$triton"'
 _GPU = "{{instance}} {{gpu_uuid}}"
 MACHINE = Section(
-    "What does the machine do?",
+    "How busy is the machine?",
     (
         Panel(
             "CPU",
-            "Of the machine that Triton runs on, all cores together.",
+            "Of the machine that Triton runs on, over all cores.",
             "percentunit",
             (Query("nv_cpu_utilization{" + _OF_MACHINE + "}", "{{instance}}"),),
             width=8,
@@ -88,7 +88,7 @@ MACHINE = Section(
         ),
         Panel(
             "Memory of the machine",
-            "Used, and all there is.",
+            "Used, and total.",
             "bytes",
             (
                 Query("nv_cpu_memory_used_bytes{" + _OF_MACHINE + "}", "{{instance}} used"),
@@ -98,7 +98,7 @@ MACHINE = Section(
         ),
         Panel(
             "GPU in use (GPU only)",
-            "The part of the time in which a kernel ran: not how full the GPU is.",
+            "Share of the time in which a kernel ran; it does not show how much of the GPU a kernel uses.",
             "percentunit",
             (Query("nv_gpu_utilization{" + _OF_MACHINE + "}", _GPU),),
             width=8,
@@ -107,7 +107,7 @@ MACHINE = Section(
         ),
         Panel(
             "GPU memory (GPU only)",
-            "Used, and all there is. The engine takes its part at the start, and keeps it.",
+            "Used, and total. The engine allocates its part at the start, and keeps it.",
             "bytes",
             (
                 Query("nv_gpu_memory_used_bytes{" + _OF_MACHINE + "}", f"{_GPU} used"),
@@ -117,7 +117,7 @@ MACHINE = Section(
         ),
         Panel(
             "GPU power (GPU only)",
-            "What it draws, and its limit.",
+            "Power draw, and the limit.",
             "watt",
             (
                 Query("nv_gpu_power_usage{" + _OF_MACHINE + "}", _GPU),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 AdapterName = Annotated[
     str,
     typer.Argument(
-        metavar="BASE:NAME", show_default=False, help="The model that it is an addition to, and its own name."
+        metavar="BASE:NAME", show_default=False, help="The base model's name and the adapter's own."
     ),
 ]
 
@@ -32,7 +32,7 @@ def add(
         Path,
         typer.Argument(
             show_default=False,
-            help="A directory as PEFT writes it: adapter_config.json, adapter_model.safetensors.",
+            help="A directory in PEFT's format: adapter_config.json, adapter_model.safetensors.",
         ),
     ],
     notes: Annotated[str, typer.Option(help="Free text, shown by `inflight release show`.")] = "",
@@ -96,9 +96,7 @@ def remove(name: AdapterName, data_dir: DataDir = None, config: Config = None) -
         model = _adapter_named(name)
         found = [each for each in _releases(ours) if each.manifest.model == model]
         if not found:
-            raise ValueError(
-                f"there is no adapter {model}; `inflight adapter list` shows those that there are"
-            )
+            raise ValueError(f"there is no adapter {model}; `inflight adapter list` shows all of them")
         with ours.releases.look() as connection:
             split = find_split(connection, model)
         # What gets requests goes last.
@@ -124,5 +122,7 @@ def _adapter_named(name: str) -> str:
     from router.core.manifest import parent_of
 
     if parent_of(model_named(name)) is None:
-        raise ValueError(f"{name!r} names no adapter; write BASE:NAME, such as smollm2-135m-instruct:sql")
+        raise ValueError(
+            f"{name!r} does not name an adapter; write BASE:NAME, such as smollm2-135m-instruct:sql"
+        )
     return name

@@ -47,7 +47,7 @@ def set_price(
 
 @prices.command("delete")
 def delete_price(model: str, data_dir: DataDir = None, config: Config = None) -> None:
-    """Take a price back: the model's tokens cost nothing from now on."""
+    """Remove a price: the model's tokens cost nothing from now on."""
     with opened_administration(data_dir, config) as admin:
         admin.delete_price(SYSTEM, model)
     print(f"Tokens of {model} cost nothing.")

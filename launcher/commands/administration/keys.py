@@ -85,7 +85,7 @@ def _holder(
     if role not in (None, user.role) or (platform_admin and not user.platform_admin):
         kind = "platform admin" if user.platform_admin else "no platform admin"
         raise ValueError(
-            f"the user {name} exists already, as {user.role.value} and {kind}: choose another --user"
+            f"the user {name} already exists, as {user.role.value} and {kind}; choose another --user"
         )
     return user
 
@@ -133,7 +133,7 @@ def rotate_key(
         found = find_key(admin, key)
         _, text = admin.rotate_key(SYSTEM, found.organisation_id, found.id, long_duration_s("--grace", grace))
     print(text)
-    print(f"The former secret of {found.name} works for {grace} more.", file=sys.stderr)
+    print(f"The previous secret of {found.name} works for {grace} more.", file=sys.stderr)
 
 
 @keys.command("revoke")

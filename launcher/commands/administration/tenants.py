@@ -187,4 +187,4 @@ def delete_tenant(
         admin.delete_organisation(SYSTEM, found.id)
         if prompt_log := installation.settings.router.get("prompt_log_dir"):
             delete_prompts(Path(prompt_log), found.id)
-    print(f"{found.name} is deleted; its keys end within a second.")
+    print(f"{found.name} is deleted; its keys stop working within a second.")

@@ -298,7 +298,7 @@ def _run_directory(folder: Path) -> Path:
     for line in (folder / LOG).read_text().splitlines():
         if line.startswith("  logs "):
             return Path(line.split(maxsplit=1)[1])
-    raise StackFailed("the stack did not tell where its logs are")
+    raise StackFailed("the stack did not print where its logs are")
 
 
 def _path(url: str) -> str:

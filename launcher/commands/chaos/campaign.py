@@ -95,7 +95,7 @@ class Campaign:
     async def _begin(self, observer: Observer) -> Condition:
         """The undisturbed run: what each prompt is answered with, by either router."""
         await asyncio.to_thread(set_price, self.arena)
-        await self._until(lambda: self._are_up(observer), "the second router does not come up")
+        await self._until(lambda: self._are_up(observer), "the second router did not start")
         plan = [self._request(0.1 * number, number, USUAL) for number in range(_PROMPTS)]
         asked, longest_s = set(), 0.0
         for results in await asyncio.gather(*(self._send(url, plan) for url in self.arena.urls)):
@@ -103,8 +103,10 @@ class Campaign:
                 asked.add(result.request_id)
                 longest_s = max(longest_s, silence_s(result))
                 if not result.is_answered or self.texts.setdefault(result.kind, result.text) != result.text:
-                    raise NotThere(f"an undisturbed answer is not whole, or another: {result}")
-        await self._until(lambda: self._are_billed(observer, asked), "the undisturbed run is not billed")
+                    raise NotThere(
+                        f"an answer without faults is incomplete, or differs between runs: {result}"
+                    )
+        await self._until(lambda: self._are_billed(observer, asked), "the run without faults was not billed")
         self.calm = Calm(self.arena.start_s, longest_s, crowding())
         return await observer.condition()
 

@@ -37,26 +37,36 @@ SYNTHETIC = {
 
 
 def chaos(
-    minutes: Annotated[float, typer.Option(min=0.1, help="How long faults are begun.")] = 5.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long new faults are started.")] = 5.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same faults in the same order.")] = 1,
     faults: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="Only these. [default: all; `--list` shows them]"),
+        typer.Option(metavar="NAME,...", help="Only these faults. [default: all; `--list` shows them]"),
     ] = None,
     pairs: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the faults that come with another one.")
+        float, typer.Option(min=0, max=1, help="Share of the faults that overlap another one.")
     ] = 0.25,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="An engine that makes up its tokens, for few processors.")
+        bool,
+        typer.Option(
+            "--synthetic",
+            help="Use an engine without a model, which makes up its tokens: "
+            "for machines with few processors.",
+        ),
     ] = False,
     rate: Annotated[float, typer.Option(min=0.1, help="Requests a second for each router.")] = 3.0,
     answer_tokens: Annotated[int, typer.Option(min=1, help="Length of the answers.")] = 60,
     recovery_limit_s: Annotated[
         float,
-        typer.Option(min=1, help="How long it may take until all is at rest, beside what a start takes."),
+        typer.Option(
+            min=1, help="How long the stack may take to come to rest, not counting the start of a process."
+        ),
     ] = 20.0,
     report: Annotated[
-        Path, typer.Option(help="Where the report goes; its figures are beside it, as .json for the console.")
+        Path,
+        typer.Option(
+            help="Where the report goes; its figures are written beside it, as .json for the console."
+        ),
     ] = Path("chaos.html"),
     model: Annotated[
         str | None, typer.Option(help=f"As for `inflight up`. [default: {DEFAULTS.model}]")
@@ -64,16 +74,17 @@ def chaos(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where models are kept. [default: ~/.local/share/inflight]")
     ] = None,
-    list_faults: Annotated[bool, typer.Option("--list", help="Show the faults, and do nothing.")] = False,
+    list_faults: Annotated[bool, typer.Option("--list", help="List the faults and exit.")] = False,
 ) -> None:
     """Break a stack on purpose, and check after every fault that nothing was lost.
 
     Starts a private stack of two Triton servers and two routers, sends it load whose answers are known from
-    an undisturbed run, and lets one fault after another strike: processes killed and frozen, connections
-    broken and slowed down, PostgreSQL and Redis away, a full disk, a broken release, a flood. After each one
-    the sheet is checked: every accepted request ended once, with the text that it has without faults, and was
-    billed what it was told; no budget was exceeded; no block, region, file, socket or process is left; all
-    is at rest again within the limit. What this machine cannot do is left out and named.
+    a run without faults, and injects one fault after another: processes killed and frozen, connections
+    broken and slowed down, PostgreSQL and Redis unavailable, a full disk, a broken release, a flood. It
+    checks after each one that every accepted request ended once, with the text that it has without faults,
+    and was billed for what it received; that no budget was exceeded; that no block, region, file, socket or
+    process leaked; and that all is at rest again within the limit. Faults that this machine cannot produce
+    are skipped and named.
 
     Exit status: 0 no violation, 1 violations, 2 a setting cannot be used.
     """

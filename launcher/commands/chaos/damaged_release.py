@@ -38,7 +38,7 @@ async def want_damaged_release(arena: Arena) -> str:
     name = next((word for word in said.split() if word.startswith(f"{_NAME}@")), f"{_NAME}@1").strip(".,:")
     status, said = await _release(arena, "load", name)
     if status == 0 or "does not load" not in said:
-        raise NotNoticed(f"a release that cannot be loaded is not refused (status {status}): {said[-300:]}")
+        raise NotNoticed(f"a release that cannot be loaded was not refused (status {status}): {said[-300:]}")
     await _release(arena, "unload", name)
     return name
 

@@ -34,7 +34,7 @@ async def _signal(arena: Arena, blow: Strike, kind: str) -> str:
     """Kills a process of a kind, or stops it for as long as the fault holds."""
     victims = sorted(arena.by_kind()[kind], key=lambda each: each.pid)
     if not victims:
-        return f"no {kind} was there"
+        return f"no {kind} was running"
     victim = victims[blow.one_of(len(victims))]
     name = f"{model_of(victim) if kind == 'model' else kind} ({victim.pid})"
     with suppress(psutil.NoSuchProcess):
@@ -86,7 +86,7 @@ def _delay(links_of: Callable[[Arena], tuple[str, list[Link]]]) -> Act:
 async def _fill_disk(arena: Arena, blow: Strike) -> str:
     routers = sorted(arena.by_kind()["router"], key=lambda each: each.pid)
     if not routers:
-        return "no router was there"
+        return "no router was running"
     router = routers[blow.one_of(len(routers))]
     with suppress(psutil.NoSuchProcess):
         router.rlimit(psutil.RLIMIT_FSIZE, (0, psutil.RLIM_INFINITY))

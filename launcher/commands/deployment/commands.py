@@ -22,8 +22,8 @@ StateDir = Annotated[
 SecretFile = Annotated[
     Path | None,
     typer.Option(
-        help="File with the secret that Triton and its routers know each other by. "
-        "[default: generated in the state directory]"
+        help="File with the secret that Triton and its routers share. [default: generated in the state "
+        "directory]"
     ),
 ]
 
@@ -46,8 +46,8 @@ def triton(
         str,
         typer.Option(
             metavar="N|all",
-            help="How many Tritons, the next one with ports ten higher; `all`: one for each GPU. Routers "
-            "find them by the first.",
+            help="Number of Triton servers, each with ports ten higher than the one before; `all`: one for "
+            "each GPU. Routers find all of them through the first.",
         ),
     ] = "1",
     data_dir: Annotated[
@@ -91,9 +91,9 @@ def router(
         list[str],
         typer.Option(
             metavar="HOST:PORT",
-            help="Address of a Triton started by `inflight triton`; dns:///HOST:PORT: every address that the "
-            "name has, looked up again and again; file:///PATH: the addresses in a file, one a line, which "
-            "may change. May be repeated.",
+            help="Address of a Triton started by `inflight triton`; dns:///HOST:PORT: every address that "
+            "the name resolves to, looked up regularly; file:///PATH: the addresses in a file, one "
+            "per line, which may change. May be repeated.",
         ),
     ],
     host: Host = None,
@@ -102,7 +102,8 @@ def router(
     state_dir: StateDir = None,
     secret_file: SecretFile = None,
     admin_key_file: Annotated[
-        Path | None, typer.Option(help="File with an API key that may do everything; registered at start.")
+        Path | None,
+        typer.Option(help="File with an API key of a platform admin, with all scopes; registered at start."),
     ] = None,
     metrics_key_file: Annotated[
         Path | None, typer.Option(help="File with an API key for Prometheus; registered at start.")
@@ -110,7 +111,8 @@ def router(
     loadtest_key_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with an API key for load tests; registered at start: it may ask models, for 30 days."
+            help="File with an API key for load tests; registered at start, for inference and embeddings, "
+            "valid for 30 days."
         ),
     ] = None,
     drain_timeout_s: DrainTimeout = None,
@@ -118,8 +120,8 @@ def router(
         bool,
         typer.Option(
             "--plain-tritons",
-            help="For an upgrade from 0.7.0: its Tritons, which have no certificates, are asked without "
-            "encryption, as its routers do.",
+            help="For an upgrade from 0.7.0: connects without encryption to its Triton servers, which have "
+            "no certificates, as its routers do.",
         ),
     ] = False,
     config: Config = None,

@@ -38,7 +38,7 @@ class EchoedProcess(ChildProcess):
 
     @property
     def where_logged(self) -> str:
-        return "what it said is above"
+        return "its output is above"
 
     def log_lines(self) -> list[str]:
         if not self.running:

@@ -71,8 +71,8 @@ def key_text(key: FirstKey) -> str:
 
     text = read_secret(key.file, key.flag)
     if not prefix_of(text):
-        shape = f"a key is {KEY_CHARS} characters: ik-, 8, - and its secret"
-        raise SettingsError(f"{key.flag}: {key.file} holds no key; {shape}")
+        shape = f"a key has {KEY_CHARS} characters: ik-, 8 characters, - and the secret"
+        raise SettingsError(f"{key.flag}: {key.file} does not hold an API key; {shape}")
     return text
 
 

@@ -39,8 +39,8 @@ def open_shared_store(settings: Settings) -> Store:
     url = read_store_url(settings.router)
     if not url.startswith("postgresql"):
         raise SettingsError(
-            'router.release_files = "store": hosts that share nothing but the store need one that all '
-            "of them reach: router.store_url or router.store_url_file with a postgresql:// address"
+            'router.release_files = "store": hosts that share only the store need one that all of them '
+            "can reach: set router.store_url or router.store_url_file to a postgresql:// address"
         )
     return Store(url)
 
@@ -127,7 +127,7 @@ class Follower:
                 self.look()
                 self._told = ""
             except (*AWAY, Undeliverable, CheckpointError, OSError) as error:
-                self._tell(f"Files of releases cannot be fetched: {str(error).splitlines()[0]}")
+                self._tell(f"Release files cannot be fetched: {str(error).splitlines()[0]}")
                 pause_s = AGAIN_AFTER_S
             self._stopping.wait(pause_s)
 

@@ -75,7 +75,7 @@ def parse_facts(text: str, where: str) -> tuple[Served, tuple[FileMark, ...]]:
     except ValueError as error:
         raise SettingsError(f"{where} is not what `inflight triton` writes: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise SettingsError(f"{where} is of another version of inflight: restart `inflight triton`")
+        raise SettingsError(f"{where} was written by another version of inflight: restart `inflight triton`")
     ports, weights_bytes = document.get("ports", []), document.get("weights_bytes", 0)
     if not isinstance(ports, list) or not all(type(port) is int for port in ports):
         raise SettingsError(f"{FACTS_FILE}: ports is not a list of numbers")

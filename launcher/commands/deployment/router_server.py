@@ -58,8 +58,8 @@ class RouterOptions:
             found = re.fullmatch(r"(?:dns:///)?[^\s/]+:(\d{1,5})", url)
             if found is None or not 1 <= int(found[1]) <= HIGHEST_PORT:
                 raise SettingsError(
-                    f"--triton {url}: expected HOST:PORT, a port being 1 to {HIGHEST_PORT}, "
-                    "or dns:///HOST:PORT, or file:///PATH"
+                    f"--triton {url}: expected HOST:PORT with a port from 1 to {HIGHEST_PORT}, or "
+                    "dns:///HOST:PORT, or file:///PATH"
                 )
 
 
@@ -155,7 +155,7 @@ class RouterDeployment:
 
     def _make_keys(self) -> None:
         for name in ensure_keys(self._options.keys, self._state_dir, self._router_settings):
-            self._console.say(f"The {name} key is known from now on.")
+            self._console.say(f"The {name} key is registered.")
 
     def _router(self, file: Path) -> RouterProcess:
         stack, taken = self._settings.stack, set[int]()
@@ -222,7 +222,7 @@ class RouterDeployment:
         if served is None or served == self._served:
             return
         self._served = served
-        self._console.notice("Triton serves something else now: the router starts again with that.")
+        self._console.notice("What Triton serves has changed: restarting the router.")
         self._group.stop([service])
         if not self._signals.stop_requested:
             self._write(router, served)

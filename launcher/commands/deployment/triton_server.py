@@ -78,13 +78,13 @@ class TritonOptions:
             raise refusal("--servers", self.servers, f"1 to {MOST_TRITON_SERVERS}, or all")
         if self.secret_file is None and not is_loopback(self.host):
             raise SettingsError(
-                f"--host {self.host}: others could reach this address and load models: give the secret "
-                "that they must know with --secret-file, or listen on 127.0.0.1"
+                f"--host {self.host}: others could reach this address and load models: set a secret with "
+                "--secret-file, or listen on 127.0.0.1"
             )
         if self.engine_dir is not None and self.home is None:
             raise SettingsError(
-                "--engine-dir: an engine is run by NVIDIA's own library: --triton-home says where it is "
-                "(/opt/tritonserver in its images)"
+                "--engine-dir needs NVIDIA's own backend library: set --triton-home to its Triton "
+                "(/opt/tritonserver in NVIDIA's images)"
             )
         if self.engine_dir is not None and not self.engine_dir.is_dir():
             raise SettingsError(f"--engine-dir: {self.engine_dir} is not a directory")
@@ -105,7 +105,7 @@ def run_triton(
         settings = deployment_settings(config, flags, state)
         if settings.stack.prefill_servers:
             allowed = (
-                f"0 with inflight triton: {POOL_VARIABLE} in the environment says what its servers are for"
+                f"0 with inflight triton; {POOL_VARIABLE} in the environment sets what its servers compute"
             )
             raise refusal("stack.prefill_servers", settings.stack.prefill_servers, allowed)
         return TritonDeployment(settings, options, project_root, console, prepare_command).run()
@@ -172,7 +172,7 @@ class TritonDeployment:
             publish(delivery.store, {mark: Path(mark.path) for mark in marks}, delivery.progress)
             with delivery.store.begin() as connection:
                 put_deployment(delivery.store, connection, document_of(told, marks))
-            self._console.say("Routers learn from the store what is served.")
+            self._console.say("Routers read from the store what is served.")
 
         return Follower(self._settings, self._console, Delivery.bring, announce).running()
 
@@ -194,7 +194,7 @@ class TritonDeployment:
         together = tuple(each for each, _ in ports) if len(ports) > 1 else ()
         told = replace(served(prepared.text, prepared.embeddings), ports=together)
         facts = write_facts(state_dir(self._settings), told)
-        self._console.say(f"Routers learn from {facts} what is served.")
+        self._console.say(f"Routers read from {facts} what is served.")
         servers = [
             TritonServer(
                 runtime,

@@ -75,7 +75,9 @@ def examine(
     try:
         settings = load_settings(config, {"data_dir": data_dir})
     except SettingsError as error:
-        broken = [failure("settings", str(error), "correct it in inflight.toml, or in what --config names")]
+        broken = [
+            failure("settings", str(error), "correct it in inflight.toml, or in the file that --config names")
+        ]
         settings = Settings()
     deployment = ask_deployment(url or _own_url(settings), key)
     port = frozenset({settings.stack.port, settings.stack.grpc_port}) if deployment.is_live else frozenset()

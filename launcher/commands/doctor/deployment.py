@@ -61,11 +61,11 @@ def judge_ready(facts: DeploymentFacts) -> Finding:
     down = [name for name, is_ready in facts.models.items() if not is_ready]
     if not facts.is_ready:
         what = f"not ready: {', '.join(down)}" if down else "not ready"
-        advice = "look into router.log and triton.log of the run; a model that is being loaded takes a while"
+        advice = "check router.log and triton.log of the run; loading a model takes a while"
         return failure("ready", what, advice)
     if down:
-        advice = "inflight release status MODEL says what became of it"
-        return warning("ready", f"ready, but not {', '.join(down)}", advice)
+        advice = "inflight release status MODEL shows its state"
+        return warning("ready", f"ready, except {', '.join(down)}", advice)
     return fine("ready", f"with {', '.join(facts.models) or 'its models'}")
 
 
@@ -74,18 +74,21 @@ def judge_answer(answer: ProbeResult) -> Finding:
     if answer.status == 200:
         return fine(check, f"answered in {1000 * answer.took_s:.0f} ms")
     if answer.status in (401, 403):
-        return skipped(check, "not asked: give a key with the scope inference (--key)")
+        return skipped(check, "not tested: give a key with the scope inference (--key)")
     if answer.status in (400, 404):
-        return skipped(check, "neither text nor embeddings: ask it with a client of Triton's")
+        return skipped(check, "it serves neither text nor embeddings: test it with a Triton client")
     what = f"status {answer.status}: {answer.message}" if answer.status else f"no answer: {answer.message}"
-    advice = "429: its limits; 503: it is full or broken, see below, or triton.log and router.log of the run"
+    advice = (
+        "429: limits of the key; 503: overloaded or failing, see below, or triton.log and router.log "
+        "of the run"
+    )
     return failure(check, what, advice)
 
 
 def judge_triton(url: str, problem: str) -> Finding:
     if problem:
-        return warning("Triton", problem, "it may be starting; else look into triton.log of its run")
-    return fine("Triton", f"shows its metrics at {url}")
+        return warning("Triton", problem, "it may be starting; otherwise check triton.log of its run")
+    return fine("Triton", f"serves its metrics at {url}")
 
 
 def judge_metrics(metrics: Scrape, own_version: str) -> list[Finding]:
@@ -105,11 +108,11 @@ def judge_metrics(metrics: Scrape, own_version: str) -> list[Finding]:
 def judge_version(metrics: Scrape, own: str) -> Finding:
     running = {labels.get("version", "") for labels, _ in metrics.each("inflight_build_info")}
     if not running:
-        return skipped("version", "it does not say which version it is")
+        return skipped("version", "it does not report its version")
     found = ", ".join(sorted(running))
     if running != {own}:
-        advice = "start it again with this version, or use the commands of that one"
-        return warning("version", f"{found} runs, this is {own}", advice)
+        advice = "restart it with this version, or use the commands of that version"
+        return warning("version", f"{found} is running, this is {own}", advice)
     return fine("version", found)
 
 
@@ -120,7 +123,7 @@ def judge_replicas(metrics: Scrape) -> list[Finding]:
         values = list(metrics.each("inflight_replica_up", model=model, release=release))
         down = [labels["replica"] for labels, value in values if not value]
         count += len(values) - len(down)
-        check, advice = f"replicas of {model}@{release}", "look into the log of that Triton"
+        check, advice = f"replicas of {model}@{release}", "check the log of that Triton server"
         if down and len(down) == len(values):
             found.append(failure(check, f"none is up ({', '.join(down)} down)", advice))
         elif down:
@@ -135,9 +138,9 @@ def judge_restarts(metrics: Scrape) -> Finding:
     began_s = metrics.value("process_start_time_seconds")
     up = "" if began_s is None else f" since it was started {told_span(metrics.at_s - began_s)} ago"
     if revived:
-        what = f"models were loaded again {revived} times after their process died{up}"
+        what = f"models were reloaded {revived} times after their process died{up}"
         return warning("restarts", what, "each is a crash: triton.log of the run says which")
-    return fine("restarts", f"no model died{up}")
+    return fine("restarts", f"no model process died{up}")
 
 
 def judge_objectives(metrics: Scrape) -> Finding:
@@ -150,9 +153,9 @@ def judge_objectives(metrics: Scrape) -> Finding:
         if value < _KEPT
     ]
     if missed:
-        advice = "inflight slo show, then docs/scheduling.md: is it full, or is something wrong?"
+        advice = "see `inflight slo show`, then docs/scheduling.md to tell overload from a fault"
         return warning("objectives", f"missed: {', '.join(missed)}", advice)
-    return fine("objectives", f"all {len(kept)} are kept")
+    return fine("objectives", f"all {len(kept)} are met")
 
 
 def judge_load(metrics: Scrape) -> Finding:
@@ -160,9 +163,9 @@ def judge_load(metrics: Scrape) -> Finding:
     busy = max((value for _, value in metrics.each("inflight_replica_busy_ratio")), default=0.0)
     wanted = int(metrics.value("inflight_wanted_replicas") or 0)
     if waiting and busy > _BUSY:
-        advice = f"more replicas ({wanted} are wanted), or less load"
-        return warning("load", f"{waiting} requests wait and the engine computes all the time", advice)
-    return fine("load", f"{waiting} requests wait, the busiest engine computes {busy:.0%} of the time")
+        advice = f"add replicas ({wanted} are wanted), or reduce the load"
+        return warning("load", f"{waiting} requests are waiting and the engine is always busy", advice)
+    return fine("load", f"{waiting} requests are waiting, the busiest engine is busy {busy:.0%} of the time")
 
 
 def judge_costs(metrics: Scrape) -> Finding:
@@ -170,8 +173,8 @@ def judge_costs(metrics: Scrape) -> Finding:
         labels["replica"] for labels, value in metrics.each("inflight_replica_step_cost_frozen") if value
     ]
     if frozen:
-        advice = "see what else runs on that machine: forecasts go by the last good cost meanwhile"
-        return warning("step cost", f"{', '.join(frozen)}: steps take another time than predicted", advice)
+        advice = "check what else runs on that machine; until then forecasts use the last good step cost"
+        return warning("step cost", f"{', '.join(frozen)}: step times differ from the predictions", advice)
     return fine("step cost", "predictions hold")
 
 
@@ -181,9 +184,9 @@ def judge_reachable(metrics: Scrape, what: str, name: str) -> Finding:
         return skipped(f"{what}, as the router sees it", "not used")
     if not value:
         advice = (
-            "look at it and at the network between: usage waits on disk"
+            "check it and the network to it; until then usage records are kept on disk"
             if what == "store"
-            else ("look at it: until it answers each router counts limits and slots alone")
+            else ("check it; until it answers, each router counts limits and slots on its own")
         )
         return failure(f"{what}, as the router sees it", "it does not answer", advice)
     return fine(f"{what}, as the router sees it", "it answers")
@@ -201,5 +204,5 @@ def judge_files(metrics: Scrape) -> Finding:
     if not used or not most:
         return skipped("its open files", "not known")
     if used > _FILES_FULL * most:
-        return warning("its open files", f"{used:.0f} of {most:.0f}", "raise ulimit -n and start it again")
+        return warning("its open files", f"{used:.0f} of {most:.0f}", "raise ulimit -n and restart it")
     return fine("its open files", f"{used:.0f} of {most:.0f}")

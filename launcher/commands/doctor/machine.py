@@ -75,7 +75,7 @@ def judge_glibc(glibc: str, wheel_tags: str) -> Finding:
     wanted = re.search(r"manylinux_(\d+)_(\d+)", wheel_tags)
     have = re.match(r"(\d+)\.(\d+)", glibc)
     if wanted is None or have is None:
-        return skipped("glibc", f"{glibc or 'unknown'}; what Triton needs is not known here")
+        return skipped("glibc", f"{glibc or 'unknown'}; the version that Triton needs is unknown")
     least = int(wanted[1]), int(wanted[2])
     if (int(have[1]), int(have[2])) < least:
         needed = "{}.{}".format(*least)
@@ -86,7 +86,7 @@ def judge_glibc(glibc: str, wheel_tags: str) -> Finding:
 
 def judge_cpus(cpus: int) -> Finding:
     if cpus < 2:
-        advice = "give it two or more: router, Triton and engine would wait for each other"
+        advice = "provide two or more: router, Triton and engine compete for the same one"
         return warning("CPU", f"{cpus} core", advice)
     return fine("CPU", f"{cpus} cores")
 
@@ -97,7 +97,7 @@ def judge_memory(available: int) -> Finding:
         available,
         (LEAST_MEMORY, GOOD_MEMORY),
         "available",
-        "end other programs, or serve a smaller model",
+        "stop other programs, or serve a smaller model",
     )
 
 
@@ -113,7 +113,9 @@ def judge_disk(free: int) -> Finding:
 
 def judge_shm(size: int | None) -> Finding:
     if size is None:
-        return failure("/dev/shm", "there is none", "mount it: Triton talks with its models through it")
+        return failure(
+            "/dev/shm", "there is none", "mount it: Triton communicates with its models through it"
+        )
     return _judge_size(
         "/dev/shm",
         size,
@@ -134,12 +136,13 @@ def judge_open_files(limit: int) -> Finding:
 
 def judge_clock(is_kept: bool | None) -> Finding:
     if is_kept is None:
-        return skipped("clock", "whether it is kept right cannot be seen here")
+        return skipped("clock", "whether it is synchronised cannot be determined")
     if not is_kept:
         advice = (
-            "run chrony, ntpd or systemd-timesyncd, here or on its host; keys expire and months begin by it"
+            "run chrony, ntpd or systemd-timesyncd, here or on its host; key expiry and monthly budgets "
+            "depend on it"
         )
-        return warning("clock", "the kernel does not know it to be synchronised", advice)
+        return warning("clock", "the kernel reports it as not synchronised", advice)
     return fine("clock", "synchronised")
 
 
@@ -147,7 +150,7 @@ def judge_gpu(seen: Mapping[str, Any]) -> Finding:
     """By what the engine itself sees, and what it says is missing for CUDA."""
     gpus, missing = seen["gpus"], seen["missing"]
     if not gpus:
-        return skipped("GPU", "none that this process can see: the engine computes on the CPU")
+        return skipped("GPU", "none visible to this process: the engine runs on the CPU")
     names = ", ".join(gpus)
     if missing:
         advice = 'install what is missing, or set inflight_device = "cpu" under [engine]'
@@ -165,7 +168,7 @@ def judge_tensorrt_llm(version: str | None, has_gpu: bool) -> Finding:
         advice = f"install {oldest} or newer to have it used"
         return warning("TensorRT-LLM", f"{version} is older than {oldest} and is not used", advice)
     if not has_gpu:
-        return warning("TensorRT-LLM", f"{version}, but there is no GPU", "run it where a GPU is")
+        return warning("TensorRT-LLM", f"{version}, but there is no GPU", "run it on a machine with a GPU")
     return fine("TensorRT-LLM", version)
 
 

@@ -90,7 +90,7 @@ def announced(text: str, tenants: tuple[Tenant, ...] = (), names: dict[str, str]
     grpc = re.search(r"^  gRPC +(\S+) ", text, re.MULTILINE)
     tritons = re.findall(r"^  (?:Triton|and) +(\S+)  \(gRPC\), (\S+)", text, re.MULTILINE)
     if address is None or not tritons:
-        raise StackFailed(f"the stack did not tell its addresses:\n{text}")
+        raise StackFailed(f"the stack did not print its addresses:\n{text}")
     metrics_urls = tuple(url for _, url in tritons)
     return FreshStack(address[1], grpc[1] if grpc else "", tritons[0][0], metrics_urls, tenants, names or {})
 

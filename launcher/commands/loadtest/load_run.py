@@ -86,7 +86,7 @@ def _target(plan: Plan, folder: Path, console: Console) -> Iterator[FreshStack]:
         return
     # Those of a file get keys of this stack, whatever keys they have elsewhere.
     tenants = tenants_of(plan.tenants) if plan.tenants else TENANTS[: plan.fresh_tenants]
-    console.print("Starting a stack of its own ...", highlight=False)
+    console.print("Starting a private stack ...", highlight=False)
     with fresh_stack(folder, plan.model, plan.data_dir, tenants) as stack:
         console.print(f"It is ready at {stack.url}.", highlight=False)
         try:
@@ -116,9 +116,9 @@ def _run(plan: Plan, stack: FreshStack, folder: Path, console: Console) -> LoadR
         raise NothingRun("No run was started on Locust's page, so there is no report.")
     if recorded.began_s is None:
         said = "\n".join(line for line in locust.last_words() if line.strip())
-        raise RunFailed(f"Locust did not begin (status {locust.status}):\n{said}")
+        raise RunFailed(f"Locust did not start (status {locust.status}):\n{said}")
     if locust.status not in _USUAL:
-        console.print(f"Locust ended with status {locust.status}; the report is about what there was.")
+        console.print(f"Locust ended with status {locust.status}; the report covers the run until then.")
     if recorded.late_s:
         late_s = percentile(sorted(recorded.late_s), 0.95)
         about["client late"] = f"{1000 * late_s:.1f} ms (95 of 100 moments)"
@@ -161,7 +161,7 @@ def _wanted(plan: Plan, stack: FreshStack, key: str) -> dict[str, int]:
     if plan.kinds is None:
         return {kind: weight for kind, weight in KINDS.items() if kind not in impossible}
     if refused := sorted(impossible & plan.kinds.keys()):
-        raise RunFailed(f"nothing at {stack.url} answers {', '.join(refused)}: leave it out of --kinds")
+        raise RunFailed(f"no model at {stack.url} can answer {', '.join(refused)}; leave that out of --kinds")
     return plan.kinds
 
 
@@ -179,7 +179,7 @@ def _watch(locust: LocustProcess, reader: RecordReader, plan: Plan, console: Con
                     users = sum(reader.recorded.users.values())
                     watching.show(pulse.line(time.perf_counter() - began_s, users))
     except KeyboardInterrupt:
-        console.print("Ending; answers in flight may take a moment ...", highlight=False)
+        console.print("Stopping; answers in flight may take a moment ...", highlight=False)
     finally:
         with suppress(KeyboardInterrupt):  # a second Ctrl-C does not wait for them
             locust.stop()

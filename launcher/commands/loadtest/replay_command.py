@@ -56,7 +56,7 @@ def replay(
         typer.Option(
             metavar="FILE",
             help="A JSON list of tenants: name, key, weight, tier. Tenants of the trace that are not in it "
-            "are divided over them. [default: the key in INFLIGHT_API_KEY, for all]",
+            "are distributed over them. [default: the key in INFLIGHT_API_KEY, for all]",
         ),
     ] = None,
     clients: Annotated[

@@ -31,14 +31,15 @@ def run(
     shape: Annotated[
         str, typer.Option(help="How users come and go: steady, ramp, spike, diurnal, trace.")
     ] = "steady",
-    users: Annotated[int, typer.Option(min=1, help="Most users at a time.")] = 8,
+    users: Annotated[int, typer.Option(min=1, help="Maximum number of users at a time.")] = 8,
     duration: Annotated[str, typer.Option(metavar="TIME", help="Such as 30s, 5m, 1h.")] = "30s",
     kinds: Annotated[
         str | None,
         typer.Option(
             metavar="KIND=N,...",
             help="Users of each kind by weight: chat, completions, embeddings, triton, conversation. "
-            "[default: chat=6, completions=2, embeddings=2, triton=1, conversation=1, of what it can answer]",
+            "[default: chat=6, completions=2, embeddings=2, triton=1, conversation=1, without those "
+            "that the stack cannot answer]",
         ),
     ] = None,
     model: Annotated[
@@ -49,12 +50,12 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A JSON list of tenants: name, key, weight, tier; on a stack of its own they are created. "
+            help="A JSON list of tenants: name, key, weight, tier; on a private stack they are created. "
             "[default: three there, with --url one with the key in INFLIGHT_API_KEY]",
         ),
     ] = None,
     fresh_tenants: Annotated[
-        int, typer.Option(min=0, max=3, help="Number of tenants on a stack of its own; 0: no keys.")
+        int, typer.Option(min=0, max=3, help="Number of tenants on a private stack; 0: no keys.")
     ] = 3,
     trace: Annotated[
         Path | None,
@@ -67,7 +68,7 @@ def run(
         int, typer.Option(min=1, help="Median length of answers, without a trace.")
     ] = 48,
     longest_tokens: Annotated[
-        int, typer.Option(min=1, help="Most tokens of a prompt, and of an answer.")
+        int, typer.Option(min=1, help="Maximum tokens of a prompt, and of an answer.")
     ] = 256,
     shared_prefix_tokens: Annotated[
         int, typer.Option(min=0, help="Length of the prefix that a tenant's prompts share.")
@@ -120,7 +121,7 @@ def run(
     schedule (open loop). docs/loadtest.md explains what is measured. Ctrl-C ends a run; report and exit
     status cover what was sent until then.
 
-    `inflight loadtest run --users 16 --duration 2m`  on a stack of its own
+    `inflight loadtest run --users 16 --duration 2m`  on a private stack
 
     `inflight loadtest run --url http://127.0.0.1:8080 --slo ttft:1s,itl:60ms --check`  on a running one
 

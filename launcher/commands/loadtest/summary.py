@@ -60,7 +60,7 @@ def complaints(run: LoadRun, fail_ratio: float, checks_slo: bool) -> list[str]:
         found.append("Nothing was answered.")
     ended = whole.offered - whole.left
     if ended and whole.failed / ended > fail_ratio:
-        found.append(f"{whole.failed / ended:.1%} of the requests failed; {fail_ratio:.1%} may.")
+        found.append(f"{whole.failed / ended:.1%} of the requests failed; at most {fail_ratio:.1%} may.")
     if checks_slo:
         is_kept, text = verdict_of(run, whole)
         if is_kept is False:

@@ -22,8 +22,9 @@ def plan(
         str,
         typer.Option(
             metavar="FILE",
-            help=f"Requests as CSV or JSON lines; recorded:MODEL for the busiest hour of the last day here; "
-            f"{SYNTHETIC}, or {SYNTHETIC}:900~0.9/200 for prompts and answers of such medians and spreads.",
+            help="Requests as CSV or JSON lines; recorded:MODEL for the busiest hour of the last day here; "
+            f"{SYNTHETIC}, or {SYNTHETIC}:900~0.9/200 for prompts and answers with these medians and "
+            "spreads.",
         ),
     ] = SYNTHETIC,
     rate: Annotated[
@@ -32,7 +33,7 @@ def plan(
     ] = None,
     night: Annotated[
         float,
-        typer.Option(min=0.0, max=1.0, metavar="N", help="The part of the peak that is left at night."),
+        typer.Option(min=0.0, max=1.0, metavar="N", help="The load at night, as a share of the peak."),
     ] = 1.0,
     model: Annotated[
         list[str] | None,
@@ -56,13 +57,17 @@ def plan(
     price: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="GPU=DOLLARS", help="Of one GPU for an hour; only those that are named are considered."
+            metavar="GPU=DOLLARS",
+            help="Price of one GPU for an hour; only GPUs that are named are considered.",
         ),
     ] = None,
     precision: Annotated[str, typer.Option(metavar="NAME,...", help="bf16, fp8; all by default.")] = "",
     zones: Annotated[int, typer.Option(min=1, max=100, metavar="N")] = 3,
     survives: Annotated[
-        str, typer.Option(metavar="WHAT", help="What may be lost: nothing, replica, host or zone.")
+        str,
+        typer.Option(
+            metavar="WHAT", help="The loss that the fleet must survive: nothing, replica, host or zone."
+        ),
     ] = "zone",
     what_if: Annotated[
         list[str] | None,
@@ -77,7 +82,7 @@ def plan(
         typer.Option(metavar="DIR", help="More profiles, as JSON files.", exists=True, file_okay=False),
     ] = None,
     without_play: Annotated[
-        bool, typer.Option("--no-play", help="Do not play the plan in the fleet simulator.")
+        bool, typer.Option("--no-play", help="Do not check the plan in the fleet simulator.")
     ] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -88,8 +93,8 @@ def plan(
 ) -> None:
     """Find the cheapest fleet that keeps the objectives: kind of GPU, precision, replicas, spare.
 
-    Nothing needs to run. Each kind of replica is tried on the traffic by the simulator, and the plan is
-    played with what may be lost. docs/planning.md explains the figures and where they come from.
+    Nothing needs to run. The simulator tries each kind of replica on the traffic, and the plan is then
+    simulated with the loss it must survive. docs/planning.md explains the figures and where they come from.
 
     Exit status: 0 done, 1 no fleet keeps the objectives, 2 something that was given cannot be used.
     """
@@ -131,7 +136,7 @@ def plan(
         print(f"inflight: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     if not without_play:
-        print("inflight: playing the plan; the first time the simulator is compiled", file=sys.stderr)
+        print("inflight: simulating the plan; the first run compiles the simulator", file=sys.stderr)
     planned: list[Planned] = [
         (
             each,

@@ -45,7 +45,7 @@ def wishes(asked: Asked, known: Sequence[Profile]) -> list[Wish]:
         if name not in models:
             raise Mistake(f"--model {name}: no profile; there are {', '.join(models)}")
         if names.count(name) > 1:
-            raise Mistake(f"--model {name}: it is given twice")
+            raise Mistake(f"--model {name}: given twice")
     return [_wish(name, text, asked, known) for name, text in zip(names, texts, strict=True)]
 
 

@@ -57,7 +57,7 @@ def _busiest_hour(model: str, data_dir: Path | None, config: Path | None) -> Tra
         hours = hours_of(connection, model, time.time())
         if not hours:
             raise Mistake(
-                f"--trace {RECORDED}:{model}: nothing was asked of it in the last {SHOWN_HOURS} hours"
+                f"--trace {RECORDED}:{model}: no requests to it were recorded in the last {SHOWN_HOURS} hours"
             )
         busiest = max(hours, key=lambda each: each.requests)
         found = arrivals_in(connection, model, busiest.began_s)

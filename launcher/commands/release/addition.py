@@ -84,7 +84,7 @@ def base_of(installation: Installation, order: ReleaseRequest) -> Manifest | Non
             raise ValueError(f"{model} is not served: an adapter is added to a model that is")
         base = find_release(connection, model, split.stable).manifest
     if base.kind is not Kind.TEXT or base.base:
-        raise ValueError(f"{base.name} generates no text by an engine of its own: it takes no adapters")
+        raise ValueError(f"{base.name} does not generate text with an engine, so it takes no adapters")
     return base
 
 
@@ -120,7 +120,7 @@ def free_version(installation: Installation, order: ReleaseRequest, kind: Kind) 
         planned = Manifest(order.model, number, kind, (entry_name(order.model, number),), base=base)
         refuse_other_kind(connection, planned)
         if order.version in [each.version for each in there]:
-            raise AlreadyThere(f"{order.model}@{order.version} is there already, and releases never change")
+            raise AlreadyThere(f"{order.model}@{order.version} already exists, and releases never change")
         refuse_used_number(connection, order.model, number)
     return number
 

@@ -9,7 +9,7 @@ from router.control.releases.lease import is_dead, read_holder
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-NO_ROUTER = "No router is in control: nothing will happen until one runs (`inflight up`)."
+NO_ROUTER = "No router is running: nothing will happen until one is started (`inflight up`)."
 
 
 def has_router_in_control(connection: Connection) -> bool:

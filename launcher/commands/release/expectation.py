@@ -30,7 +30,7 @@ class Expectation:
     @property
     def sentence(self) -> str:
         if math.isinf(self.whole_s):
-            return "Nobody has asked for the model in the last minutes: the rollout waits for requests."
+            return "The model had no requests in the last minutes: the rollout waits for some."
         return (
             f"At {self.per_s:.2g} requests per second, as in the last minutes, it takes about "
             f"{lasting(self.whole_s)} if nothing is wrong with the canary."

@@ -14,7 +14,9 @@ from launcher.commands.option_values import model_named, release_named
 from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ReleaseName
 from launcher.commands.output import moment, output_console, show, show_json
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once, without waiting until it is done.")]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Return immediately, without waiting until it is done.")
+]
 
 
 def load(
@@ -32,7 +34,9 @@ def load(
         model, version = release_named(release)
         with ours.releases.look() as connection:
             if find_release(connection, model, version).state is State.GONE:
-                raise ValueError(f"{release} is gone: the stack that had it built in now serves another")
+                raise ValueError(
+                    f"{release} no longer exists: the stack that had it built in now serves another"
+                )
         change = ours.releases.load(model, version)
         follow(ours, model, version, change, no_wait)
 
@@ -100,7 +104,7 @@ def status(
         with ours.releases.look() as connection:
             found = read_status(connection, chosen)
         if chosen is not None and not found.models:
-            raise ValueError(f"{chosen} has no releases; `inflight release list` shows those that there are")
+            raise ValueError(f"{chosen} has no releases; `inflight release list` shows all of them")
         if as_json:
             show_json(found.as_json())
             return
@@ -127,7 +131,7 @@ def history(
         show_json([asdict(each) for each in found])
         return
     if not found:
-        print(f"Nothing has happened to releases{'' if model is None else f' of {model}'} yet.")
+        print(f"There are no events of releases{'' if model is None else f' of {model}'} yet.")
         return
     rows = (
         (moment(each.at_s), each.model if each.version is None else f"{each.model}@{each.version}", each.what,

@@ -146,7 +146,7 @@ def tolerance(texts: Sequence[str], usual: Tolerance = _USUAL) -> Tolerance:
     allowed = ", ".join(f"{key.name}={getattr(chosen, key.name)}" for key in fields(Tolerance))
     for text in texts:
         name, _, value = text.partition("=")
-        refusal = ValueError(f"--tolerance {text!r}; allowed, with what holds unless said: {allowed}")
+        refusal = ValueError(f"--tolerance {text!r}; allowed, with their defaults: {allowed}")
         if name not in {key.name for key in fields(Tolerance)}:
             raise refusal
         try:
@@ -200,7 +200,9 @@ def golden_prompt(line: str, where: str) -> GoldenPrompt:
     given = [name for name in GOLDEN_CHECKS if value.get(name) not in (None, "")]
     if not given or any(not isinstance(value[name], str) for name in given if name != "schema"):
         texts = ", ".join(GOLDEN_CHECKS[:-1])
-        raise ValueError(f"{where} does not say what the answer is: a text as {texts}, or a JSON schema")
+        raise ValueError(
+            f"{where} does not say what answer is expected: give a text as {texts}, or a JSON schema"
+        )
     likeness = value.get("min_likeness", 0.8)
     if type(likeness) not in (int, float) or not 0 < likeness <= 1:
         raise ValueError(f"{where}: min_likeness is {likeness!r}; allowed: above 0, up to 1")

@@ -39,12 +39,12 @@ def add(
             "--set",
             metavar="PARAMETER=VALUE",
             help="A parameter of the engine, such as inflight_precision=int4; wins over `[engine]` of "
-            "inflight.toml. Of a Triton model of yours: any parameter. May be repeated.",
+            "inflight.toml. For a Triton model of your own: any parameter. May be repeated.",
         ),
     ] = None,
     from_version: Annotated[
         int | None,
-        typer.Option(min=1, help="Of a Triton model: which version directory to use. [default: the newest]"),
+        typer.Option(min=1, help="For a Triton model: which version directory to use. [default: the newest]"),
     ] = None,
     notes: Annotated[str, typer.Option(help="Free text, shown by `inflight release show`.")] = "",
     data_dir: DataDir = None,
@@ -83,9 +83,9 @@ def _tell(made: Release, twin: str | None, is_served: bool) -> None:
     for name, value in _facts(made, short=True):
         print(f"  {name:11} {value}")
     if twin is not None:
-        print(f"It is the same as {twin} in all but its number.")
+        print(f"It differs from {twin} only in its number.")
     following = "canary" if is_served else "promote"
-    why = "try it on a little of the traffic" if is_served else "serve it"
+    why = "try it on a small share of the traffic" if is_served else "serve it"
     print(f"Next, to {why}:\n  inflight release {following} {made.manifest.name}")
 
 
@@ -179,14 +179,17 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
             found = find_release(connection, *release_named(release))
         tampering = clean_and_verify(found.manifest, found.digest, ours.release_directories.root)
     if tampering is not None:
-        print(f"{found.manifest.name} is not what was added: {tampering}")
+        print(f"{found.manifest.name} has changed since it was added: {tampering}")
         raise typer.Exit(EXIT_FAILED)
     if found.manifest.is_built_in:
         print(f"{found.manifest.name} comes with the stack, which writes it again at each start.")
         return
     files = found.manifest.files
     total_bytes = sum(each.bytes for each in files)
-    print(f"{found.manifest.name} is what was added: {len(files)} files, {total_bytes:,} bytes.")
+    print(
+        f"{found.manifest.name} has not changed since it was added: {len(files)} files, {total_bytes:,} "
+        "bytes."
+    )
 
 
 def remove(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:

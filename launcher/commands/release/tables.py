@@ -132,7 +132,7 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
         parts.append(Text(line))
     if deaths := rollout.figures.get("deaths"):
         counts = f"{deaths['canary']} of the canary, {deaths['stable']} of the stable release"
-        parts.append(Text(f"deaths of processes: {counts}"))
+        parts.append(Text(f"processes that died: {counts}"))
     gates = [each for each in rollout.figures.get("gates", ()) if each.get("shown") not in (None, _NOTHING)]
     if gates:
         parts += [Text(""), _gates(gates)]
@@ -146,7 +146,7 @@ def _copies(status: RolloutStatus) -> list[str]:
     copies, replays = (sum(arm.copies - arm.replays for arm in status.arms), status.arms[-1].replays)
     found = [f"{copies:,} copies of requests to the stable release"] if copies else []
     if status.rollout.plan.replay_per_s:
-        found.append(f"{replays:,} recorded prompts asked of both releases while nobody else asked")
+        found.append(f"{replays:,} recorded prompts replayed on both releases while they were idle")
     return [f"and {', '.join(found)}, which count in the checks"] if found else []
 
 

@@ -24,8 +24,8 @@ def split(
     sticky: Annotated[
         str | None,
         typer.Option(
-            help="What keeps to one release: a tenant, user, conversation, or request (nothing does). "
-            "[default: as before]"
+            help="What stays on one release: a tenant, user, conversation, or request (nothing does). "
+            "[default: unchanged]"
         ),
     ] = None,
     shadow: Annotated[
@@ -51,7 +51,7 @@ def split(
         weights = [options.arm(each) for each in arms]
         made = ours.releases.set_split(model_named(model), weights, chosen, options.shadow(shadow))
         parts = ", ".join(f"{_percent(weight)} to {made.model}@{version}" for version, weight in made.arms)
-        print(f"Of the requests to {made.model} go {parts}; sticky by {made.sticky.value}.")
+        print(f"Requests to {made.model}: {parts}; sticky by {made.sticky.value}.")
         if made.shadow is not None:
             print(f"{made.model}@{made.shadow.version} shadows {_percent(made.shadow.share)} of them.")
         ours.warn_without_router()
@@ -103,15 +103,16 @@ def canary(
         str | None,
         typer.Option(
             metavar="TIMES",
-            help="Such as 2x: it may be so many times as slow as the stable release, on purpose.",
+            help="For a canary that is slower on purpose: how many times as slow as the stable release it "
+            "may be, such as 2x.",
         ),
     ] = None,
     min_likeness: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Such as 90%: how much its answers as a shadow must be like those of the stable release "
-            "before it gets traffic.",
+            help="How similar its shadow answers must be to those of the stable release before it gets "
+            "traffic, such as 90%.",
         ),
     ] = None,
     min_shadow_answers: Annotated[
@@ -121,16 +122,16 @@ def canary(
         str | None,
         typer.Option(
             metavar="RATE",
-            help="Such as 1/s: copy so many of the stable release's requests to it, at most. Nobody sees or "
-            "pays for the copies; their times and failures count.",
+            help="Copy at most this many of the stable release's requests to it, such as 1/s. Clients "
+            "neither see nor pay for the copies; their times and failures count.",
         ),
     ] = None,
     replay: Annotated[
         str | None,
         typer.Option(
             metavar="RATE",
-            help="Such as 1/s: while nobody else asks, ask both releases so many prompts of the prompt log "
-            "again, at most. Nobody sees the answers; their times and failures count.",
+            help="While the model is idle, replay at most this many prompts of the prompt log on both "
+            "releases, such as 1/s. The answers are discarded; their times and failures count.",
         ),
     ] = None,
     no_rehearsal: Annotated[
@@ -188,13 +189,13 @@ def tolerance(
         list[str] | None,
         typer.Argument(metavar="GATE=AMOUNT...", show_default=False, help="Such as error_rate=0.5%."),
     ] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="As it is for every model.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Reset the tolerance to the defaults.")] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
     """Show or set how much worse than the stable release canaries of a model may be.
 
-    It holds for rollouts that begin later; `--tolerance` of `inflight release canary` goes before it.
+    It applies to rollouts that begin later; `--tolerance` of `inflight release canary` overrides it.
     """
     with open_installation(data_dir, config) as ours:
         from dataclasses import asdict
@@ -258,5 +259,5 @@ def resume(model: ModelName, data_dir: DataDir = None, config: Config = None) ->
     """Continue a paused rollout."""
     with open_installation(data_dir, config) as ours:
         ours.releases.pause(model_named(model), False)
-        print(f"The rollout of {model} goes on.")
+        print(f"The rollout of {model} continues.")
         ours.warn_without_router()

@@ -8,7 +8,8 @@ from launcher.commands.runtime import commands
 
 runtime = typer.Typer(
     no_args_is_help=True,
-    help="Runtimes beside our own engine, such as vLLM: install one, name one that is there, list them.",
+    help="Runtimes beside our own engine, such as vLLM: install one, register one that is installed, list "
+    "them.",
 )
 runtime.command("install")(commands.install)
 runtime.command("use")(commands.use)

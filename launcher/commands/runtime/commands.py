@@ -33,7 +33,7 @@ def install(
         Path | None, typer.Option(help="A folder of wheels to install from, without any network.")
     ] = None,
     version: Annotated[
-        str | None, typer.Option(help="Another version than the one that is tested most.")
+        str | None, typer.Option(help="A version other than the one that is tested most.")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda. [default: cuda where there is a GPU]")
@@ -44,7 +44,7 @@ def install(
     """Make an environment with a runtime's package, for the engine process to run in.
 
     Without a GPU that is vLLM's build for CPUs, 3 GB in all; with one, the build for CUDA. In a bundle
-    it is the one that came along, with the host's torch.
+    it is the one that the bundle contains, with the host's torch.
     """
     with _told():
         place, bundled = _runtimes(data_dir, config), bundled_with(PROJECT_ROOT)
@@ -62,14 +62,14 @@ def use(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Take an environment that is there already; nothing in it is changed."""
+    """Register an environment that exists already; nothing in it is changed."""
     with _told():
         found = environment.note_environment(name, python, _runtimes(data_dir, config))
         print(f"{found.package} {found.version_text} with torch {found.torch}: {found.python}")
 
 
 def list_runtimes(data_dir: DataDir = None, config: Config = None) -> None:
-    """What is there, and what would have to be installed."""
+    """List runtimes, with those that are not installed."""
     with _told():
         found = environment.noted_environments(_runtimes(data_dir, config))
     print("engine  part of this program")

@@ -66,7 +66,7 @@ def simulate(
         typer.Option(
             min=0,
             metavar="N",
-            help="Of the policy cap: requests at a time; 0: as many as the batches have slots.",
+            help="For the policy cap: requests at a time; 0: as many as the batches have slots.",
         ),
     ] = 0,
     tiers: Annotated[
@@ -114,8 +114,8 @@ def simulate(
         typer.Option(
             min=1,
             metavar="N",
-            help="Behind so many tokens one of a prompt takes twice as long: 13312 for an 8B model on a GPU."
-            " By default all take the same.",
+            help="Context length at which a prompt token takes twice as long: 13312 for an 8B model on a "
+            "GPU. [default: all tokens take the same]",
         ),
     ] = None,
     context_tokens: Annotated[

@@ -52,7 +52,7 @@ def admissions(text: str) -> list[Admission]:
 
 def at_least(option: str, value: int, other: str, least: int) -> int:
     if value < least:
-        raise Mistake(f"{option} {value}: not fewer than {other} ({least})")
+        raise Mistake(f"{option} {value}: must not be less than {other} ({least})")
     return value
 
 
@@ -116,7 +116,9 @@ def _cost_of_metrics(url: str, model: str | None) -> StepCost:
             text = answer.read().decode()
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)
-        raise Mistake(f"--cost {url}: {why}; allowed: the metrics address that `inflight up` says") from None
+        raise Mistake(
+            f"--cost {url}: {why}; allowed: the metrics address that `inflight up` prints"
+        ) from None
     costs: dict[str, dict[str, float]] = {}
     for labels, value in _SERIES.findall(text):
         named = dict(_LABEL.findall(labels))
@@ -128,9 +130,9 @@ def _cost_of_metrics(url: str, model: str | None) -> StepCost:
     found = costs.get(model, {}) if model is not None else next(iter(costs.values()), {})
     if not found:
         there = f"there are: {', '.join(sorted(costs))}" if costs else "is it that of Triton's metrics?"
-        raise Mistake(f"--cost {url}: {model or 'an engine'} does not tell its step cost there; {there}")
+        raise Mistake(f"--cost {url}: {model or 'an engine'} does not report its step cost there; {there}")
     if not found.get("base"):
-        raise Mistake(f"--cost {url}: the engine has not learned what its steps take; send it some requests")
+        raise Mistake(f"--cost {url}: the engine has not learned its step cost yet; send it some requests")
     return _step_cost(url, {name: found[_long(name)] for name in _COEFFICIENTS if _long(name) in found})
 
 
@@ -141,5 +143,5 @@ def _step_cost(source: str, values: Mapping[str, object]) -> StepCost:
         raise Mistake(f"--cost {source}: base, prefill and decode are needed, as numbers ({error})") from None
     least = min(made.prefill_token_ms, made.decode_sequence_ms, made.kv_kilotoken_ms)
     if not (made.base_ms > 0 and least >= 0 and math.isfinite(sum((made.base_ms, least)))):
-        raise Mistake(f"--cost {source}: milliseconds are not negative, and the base is above 0")
+        raise Mistake(f"--cost {source}: milliseconds must not be negative, and the base must be above 0")
     return made

@@ -30,7 +30,8 @@ def set_objective(
     ] = None,
     inter_token: Annotated[str | None, typer.Option(help="From token to token: 50ms.")] = None,
     end_to_end: Annotated[
-        str | None, typer.Option(help="The whole answer of a model without tokens, as embeddings: 100ms.")
+        str | None,
+        typer.Option(help="The whole answer of a model without tokens, such as embeddings: 100ms."),
     ] = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -109,7 +110,7 @@ def clear_objective(
     """Remove a model's objectives: it is no longer tuned, and requests wait up to a minute."""
     with open_installation(data_dir, config) as installation:
         gone = installation.objectives.clear(model_named(model), tier_choice(tier))
-        print(f"{model} has no objective any more for {', '.join(each.tier.label for each in gone)}.")
+        print(f"{model} no longer has an objective for {', '.join(each.tier.label for each in gone)}.")
 
 
 def _sentence(objective: Objective) -> str:
@@ -123,7 +124,7 @@ def _sentence(objective: Objective) -> str:
         if limit_s is not None
     ]
     who = f"{objective.model}, {objective.tier.label}"
-    return f"{who}: 95 of 100 get {' and '.join(parts)}." if parts else f"{who}: nothing is asked any more."
+    return f"{who}: 95 of 100 get {' and '.join(parts)}." if parts else f"{who}: no objective any more."
 
 
 def _plain(found: ModelStandings) -> dict[str, Any]:

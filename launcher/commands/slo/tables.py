@@ -47,13 +47,15 @@ def view(models: Sequence[ModelStandings], is_served: bool) -> RenderableType:
     for model in models:
         parts += [Text(_title(model), style="bold"), *_body(model), Text("")]
     if models and not is_served:
-        parts.append(Text("No router runs (`inflight up`), so nothing new is measured.", style="bold yellow"))
+        parts.append(
+            Text("No router is running (`inflight up`), so nothing new is measured.", style="bold yellow")
+        )
     return Group(*parts)
 
 
 def _title(model: ModelStandings) -> str:
-    kind = "not served any more" if model.kind is None else model.kind.value
-    return f"{model.model} ({kind}): what 95 of 100 are to keep, and kept in 5 minutes"
+    kind = "no longer served" if model.kind is None else model.kind.value
+    return f"{model.model} ({kind}): objectives for 95 of 100, and what was measured in 5 minutes"
 
 
 def _body(model: ModelStandings) -> Iterator[RenderableType]:
@@ -98,11 +100,11 @@ def _next_steps(model: ModelStandings) -> Iterator[str]:
         tiers = " and ".join(tier.label for tier in Tier if tier.label in silent)
         how = f"; for instance\n  inflight ask --model {model.model} 'Name the capital of France.'"
         can_ask = model.kind is Kind.TEXT and Tier.STANDARD.label in silent
-        yield f"Nothing was measured of {tiers}: send some requests{how if can_ask else '.'}"
+        yield f"Nothing was measured for {tiers}: send some requests{how if can_ask else '.'}"
     if any(each.verdict is Verdict.MISSED for each in found):
-        yield f"What is done about it, and why:\n  inflight tune explain {model.model}"
+        yield f"How it is tuned, and why:\n  inflight tune explain {model.model}"
     if model.kind is None:
-        yield f"To forget it:\n  inflight slo clear {model.model}"
+        yield f"To remove its objectives:\n  inflight slo clear {model.model}"
 
 
 def _example(model: str, kind: Kind, found: Sequence[Standing]) -> str:

@@ -13,7 +13,7 @@ from launcher.commands.options import Config, DataDir
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(show_default=False, help="Is replaced if it is there.")],
+    file: Annotated[Path, typer.Argument(show_default=False, help="Overwritten if it exists.")],
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
@@ -33,14 +33,14 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(show_default=False)],
     replace: Annotated[
-        bool, typer.Option("--replace", help="In place of what is in the store, which is lost.")
+        bool, typer.Option("--replace", help="Replace what is in the store, which is lost.")
     ] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
     """Fill an empty store, SQLite or PostgreSQL, with a backup of either; all of it or nothing.
 
-    With `--replace` routers may run meanwhile: within a second they know what was restored. A backup of an
+    With `--replace` routers may be running: within a second they use what was restored. A backup of an
     older version is brought up to date; that needs an empty store.
     """
     from router.store.backup import restore as restore_store
@@ -53,18 +53,18 @@ def restore(
 
 def downgrade(
     to: Annotated[str, typer.Option(metavar="SCHEMA", help="The schema that the older version knows.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Make the store one that an older version of Inflight can use, before that is started.
+    """Convert the store for an older version of Inflight, before that version is started.
 
-    Nothing may run meanwhile. What only newer versions know is lost: back up first.
+    Nothing may be running. Data that only newer versions know is lost: back up first.
     """
     from router.store.migrate import downgrade as downgrade_schema
 
     if not yes:
-        typer.confirm(f"What schemas after {to} added will be lost. Go on?", abort=True)
+        typer.confirm(f"What schemas after {to} added will be lost. Continue?", abort=True)
     with store_as_it_is(data_dir, config) as (store, _):
         was = downgrade_schema(store.engine, to)
     print(f"the store had schema {was} and has {to}")

@@ -39,8 +39,10 @@ def top(
             "[default: those on this machine, if the router is]"
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, a second apart, and print it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one view as JSON.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read the metrics twice, a second apart, print one view and exit.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one view as JSON and exit.")] = False,
 ) -> None:
     """Live view of a router: load, latency, tenants, time per stage, errors.
 
@@ -51,10 +53,10 @@ def top(
 
     `inflight top --url https://llm.example.org --key KEY --once`  elsewhere, for a file or a mail
 
-    Columns: waiting i/s/b is interactive/standard/batch; tok/s of a model what it writes, of a tenant what it
-    reads too; TTFT the time to the first token; token p95 from
-    token to token; SLO the part that kept the objective that is kept worst; batch, busy and KV how full the
-    engine is, as the router counts; drain how long what is there will take; up the replicas.
+    Columns: waiting i/s/b is interactive/standard/batch; tok/s of a model counts generated tokens, of a
+    tenant prompt tokens too; TTFT is the time to the first token, token p95 the time from token to token;
+    SLO is the attainment of the objective that is met worst; batch, busy and KV show how full the engine
+    is, as the router counts; drain is how long the current work will take; up counts the replicas.
 
     Exit status: 0 shown, 1 the router does not answer.
     """

@@ -212,7 +212,7 @@ def _troubles(router: ScrapeDelta) -> list[Trouble]:
     add("inflight_refused_requests_total", "refused: {reason}, {model} {tier}", "reason", "model", "tier")
     add("inflight_triton_errors_total", "Triton: {kind}, {model}", "kind", "model")
     add("inflight_retries_total", "sent again: {model}", "model")
-    add("inflight_model_revivals_total", "died and loaded again: {model} on {replica}", "model", "replica")
+    add("inflight_model_revivals_total", "died and reloaded: {model} on {replica}", "model", "replica")
     found = [Trouble(what, round(count)) for what, count in counted.items()]
     return sorted(found, key=lambda each: (-each.count, each.what))
 

@@ -23,7 +23,7 @@ EditionName = Annotated[
 
 def build(
     checkpoint: Annotated[Path, typer.Argument(help="A Hugging Face checkpoint.")],
-    out: Annotated[Path, typer.Option(help="Where the engine goes: OUT/engine.")],
+    out: Annotated[Path, typer.Option(help="Where the engine is written: OUT/engine.")],
     examples: Annotated[
         Path, typer.Option(help="`examples` of TensorRT-LLM's source, of the edition's version.")
     ] = Path("TensorRT-LLM/examples"),
@@ -32,7 +32,7 @@ def build(
     max_batch_size: Annotated[int, typer.Option(min=1, help="Sequences in flight.")] = 256,
     max_num_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one step.")] = 8192,
     max_seq_len: Annotated[int | None, typer.Option(min=2, help="[default: the model's own]")] = None,
-    gather_logits: Annotated[bool, typer.Option(help="Requests may ask for logits.")] = False,
+    gather_logits: Annotated[bool, typer.Option(help="Allow requests for logits.")] = False,
     edition: EditionName = NEWEST.name,
     run: Annotated[bool, typer.Option("--run", help="Run the commands as well as print them.")] = False,
 ) -> None:
@@ -65,7 +65,7 @@ def repository(
     out: Annotated[Path, typer.Option(help="A new folder: OUT/models and OUT/python_backend.")],
     edition: EditionName = NEWEST.name,
 ) -> None:
-    """Write our four models for NVIDIA's container, and say how to start it with them."""
+    """Write our four models for NVIDIA's container, and print how to start it with them."""
     from launcher.packaging.repository import RepositoryError
     from launcher.packaging.trtllm.repository import WritingError, write_for_nvidia
 

@@ -8,7 +8,7 @@ from launcher.commands.tune import commands
 
 tune = typer.Typer(
     no_args_is_help=True,
-    help="What is tuned to meet the objectives (`inflight slo`), and why: queue delays and engine steps.",
+    help="How queue delays and engine steps are tuned to meet the objectives (`inflight slo`), and why.",
 )
 tune.command("explain")(commands.explain)
 tune.command("history")(commands.history)

@@ -52,7 +52,7 @@ def history(
         show_json([asdict(each) for each in found])
         return
     if not found:
-        print(f"No queue delay{'' if model is None else f' of {model}'} was changed yet.")
+        print(f"No queue delay{'' if model is None else f' of {model}'} has been changed yet.")
         return
     from launcher.commands.tune.explanation import change
 

@@ -45,7 +45,7 @@ def _standing(found: Explanation) -> Iterator[str]:
     yield f"{found.model}:"
     if found.paused_s is not None:
         yield (
-            f"Tuning is paused since {moment(found.paused_s)} UTC: what is in force stays "
+            f"Tuning is paused since {moment(found.paused_s)} UTC: the current values stay in force "
             f"(`inflight tune resume {found.model}`)."
         )
     if not found.has_objective:
@@ -55,8 +55,8 @@ def _standing(found: Explanation) -> Iterator[str]:
         )
     elif not found.standing:
         yield (
-            "No queue delay was decided yet: none of its Triton models gathers batches, or the first window "
-            "is not over."
+            "No queue delay has been chosen yet: none of its Triton models batches requests, or the first "
+            "window has not ended."
         )
 
 
@@ -93,7 +93,7 @@ def _cost(detail: dict[str, Any]) -> str:
     of_tokens = f" + {token_ms:.3g} ms for each token" if token_ms else ""
     takes = f" A batch of n rows takes {cost['base_ms']:.3g} + {cost['row_ms']:.3g} n ms{of_tokens}"
     if cost["is_frozen"]:
-        return f"{takes}: the last good cost, for predictions are {cost['error']:.0%} off now."
+        return f"{takes}: the last good cost, because predictions are off by {cost['error']:.0%} now."
     return f"{takes}: learned from {cost['batches']:,} batches, {cost['error']:.0%} off on average."
 
 

@@ -144,7 +144,7 @@ def prepare(target: Path, source: str, make: Callable[[Path], None], progress: P
             damage = find_damage(target, source, progress)
             if damage is None:
                 return
-            log.warning("%s is damaged (%s): making it again", target, damage)
+            log.warning("%s is damaged (%s): preparing it again", target, damage)
         work = target.parent / f".{target.name}.partial"
         shutil.rmtree(work, ignore_errors=True)
         try:

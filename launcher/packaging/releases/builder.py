@@ -139,7 +139,10 @@ class ReleaseBuilder:
     def _adapter(self, base: Manifest, version: int, work: Path) -> Manifest:
         """A copy of its files; the Triton models are its base's."""
         if self.order.given:
-            raise ValueError(f"--set {min(self.order.given)}: an adapter has no parameters, its base has")
+            raise ValueError(
+                f"--set {min(self.order.given)}: an adapter has no parameters of its own; set "
+                "them on its base"
+            )
         name = entry_name(self.order.model, version)
         copy_adapter(Path(self.order.path), work / name)
         marks = mark_files(files_in(work / name), self.console, "Hashing the adapter")
@@ -225,7 +228,7 @@ def _with_config(weights_sha256: str, config: ModelConfig) -> str:
 def engine_parameters(settings: Settings, given: Mapping[str, str]) -> Parameters:
     """[engine] of inflight.toml and what the command line gives, which wins."""
     if ours := given.keys() & ENGINE_KEYS_OF_OURS:
-        raise ValueError(f"--set {min(ours)}: that is set by the launcher itself, and not by a release")
+        raise ValueError(f"--set {min(ours)}: the launcher sets this, a release cannot")
     chosen = {**settings.engine, **given}
     try:
         parse_engine_parameters({"gpt_model_type": "V1", "gpt_model_path": "-", **chosen})
@@ -238,7 +241,7 @@ def encoder_parameters(settings: Settings, given: Mapping[str, str]) -> Paramete
     """The same of what makes embeddings, with [embeddings]."""
     if strangers := given.keys() - set(ENCODER_KEYS):
         allowed = ", ".join(ENCODER_KEYS)
-        raise ValueError(f"--set {min(strangers)}: what makes embeddings has the parameters {allowed}")
+        raise ValueError(f"--set {min(strangers)}: an embedding model has only the parameters {allowed}")
     chosen = {**settings.embeddings, **given}
     try:
         parse_encoder_parameters(chosen)

@@ -49,7 +49,7 @@ def weights_files(directory: Path) -> list[Path]:
         return [directory / SINGLE]
     shards = set(read_json(directory / INDEX)["weight_map"].values())
     if any(not isinstance(shard, str) or "/" in shard for shard in shards):
-        raise CheckpointError(f"{directory / INDEX} names weights outside of its own directory")
+        raise CheckpointError(f"{directory / INDEX} names weights outside its own directory")
     return [directory / shard for shard in sorted(shards)]
 
 
@@ -70,7 +70,7 @@ def count_weights(path: Path) -> int:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             if not 2 <= length <= size_bytes - _LENGTH_BYTES:
-                raise ValueError("it does not begin with a header of safetensors")
+                raise ValueError("it does not begin with a safetensors header")
             header = json.loads(file.read(length))
         tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
         end_bytes = max((int(tensor["data_offsets"][1]) for tensor in tensors), default=0)
@@ -79,7 +79,7 @@ def count_weights(path: Path) -> int:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     expected_bytes = _LENGTH_BYTES + length + end_bytes
     if size_bytes != expected_bytes:
-        which = "truncated" if size_bytes < expected_bytes else "longer than it should be"
+        which = "truncated" if size_bytes < expected_bytes else "longer than expected"
         raise CheckpointError(
             f"{path} is {which}: it has {size_bytes:,} bytes, and its header says {expected_bytes:,}"
         )

@@ -164,4 +164,4 @@ class Delivery:
             raise Undeliverable(f"the store has {size_bytes:,} of the {mark.bytes:,} bytes of {mark.path}")
         if digest.hexdigest() != mark.sha256:
             partial.unlink()
-            raise Undeliverable(f"{mark.path} has another hash than when it was added: it is removed")
+            raise Undeliverable(f"{mark.path} has a different hash than when it was added; it was removed")

@@ -100,7 +100,7 @@ def _copy(source: Path, target: Path, inside: tuple[Path, ...]) -> None:
     elif source.is_dir():
         place = source.resolve()
         if any(outer == place or place in outer.parents for outer in inside):
-            raise CheckpointError(f"{source} leads back to a directory that it lies in")
+            raise CheckpointError(f"{source} links back to a directory that contains it")
         target.mkdir(exist_ok=True)
         for entry in sorted(source.iterdir()):
             if entry.name not in _NOT_OF_THE_MODEL:

@@ -50,7 +50,7 @@ def kind_at(path: str) -> Kind:
         return Kind.TENSORS
     if not place.is_dir() or not (place / "config.json").is_file():
         known = ", ".join(sorted([*KNOWN_MODELS, ALL_MINILM.name]))
-        what = "has neither config.json nor config.pbtxt" if place.is_dir() else "is not there"
+        what = "has neither config.json nor config.pbtxt" if place.is_dir() else "does not exist"
         raise CheckpointError(
             f"{path!r} {what}; a release is made from a known model ({known}), a Hugging Face checkpoint "
             "directory, a .gguf file, a LoRA adapter's directory (adapter_config.json), or a directory with "

@@ -98,7 +98,7 @@ def _without_hash(text: str, rest: str) -> tuple[str, str]:
     rest, mark, fragment = rest.partition("#")
     sha256 = fragment.removeprefix("sha256=")
     if mark and not (fragment.startswith("sha256=") and _SHA256.fullmatch(sha256)):
-        raise AddressError(f"{text!r}: after # stands sha256= and 64 of 0-9 and a-f")
+        raise AddressError(f"{text!r}: expected #sha256= and 64 lowercase hexadecimal digits")
     return rest, sha256
 
 
@@ -108,7 +108,7 @@ def _hub(rest: str, sha256: str) -> Address:
         raise refusal("hf", rest)
     file, revision = found["file"] or "", unquote(found["revision"] or "")
     if file and not file.endswith(".gguf"):
-        raise AddressError(f"hf://{rest}: of one file, only a .gguf can be served; {FORMS['hf']}")
+        raise AddressError(f"hf://{rest}: a single file must be a .gguf; {FORMS['hf']}")
     return Address("hf", found["repository"], file, revision, sha256)
 
 
@@ -126,7 +126,8 @@ def _located(scheme: str, rest: str, sha256: str) -> Address:
     if parts.username or parts.password:
         # In a message it would be read by more people still.
         raise AddressError(
-            f"{scheme}://…@{parts.hostname}: a password in an address is read by many; write it into ~/.netrc"
+            f"{scheme}://…@{parts.hostname}: an address must not contain a password, because others can read "
+            "it; put it into ~/.netrc"
         )
     path = unquote(parts.path).lstrip("/") if scheme != "file" else unquote(parts.path)
     is_wrong = not path or ".." in path.split("/") or (scheme == "file") == bool(parts.netloc)
@@ -134,8 +135,8 @@ def _located(scheme: str, rest: str, sha256: str) -> Address:
         raise refusal(scheme, rest.partition("?")[0])
     if scheme == "http" and not sha256:
         raise AddressError(
-            f"http://{rest.partition('?')[0]}: anybody on the way could change it: use https://, or say what "
-            "it must be with #sha256=DIGEST"
+            f"http://{rest.partition('?')[0]}: it could be changed in transit: use https://, or pin the "
+            "content with #sha256=DIGEST"
         )
     if scheme in ("https", "http") and not path.endswith((".gguf", "/")):
         raise refusal(scheme, rest.partition("?")[0])

@@ -72,7 +72,7 @@ def open_source(address: Address) -> Source:
 def _on_this_machine(address: Address, data_dir: Path, progress: Progress) -> LocalCopy:
     path = Path(address.path)
     if not path.exists():
-        raise SourceError(f"file://{path} is not there")
+        raise SourceError(f"file://{path} was not found")
     pinned = f"file://{path}"
     if address.sha256:
         found = _tree_sha256(path, _hashes(path, data_dir, progress))
@@ -98,7 +98,7 @@ class Copies:
                     listing = source.look()
             except Unreachable as error:
                 if found := self._sound(known, address):
-                    with self._progress.stage(f"{error}; serving what was fetched before"):
+                    with self._progress.stage(f"{error}; serving the copy fetched earlier"):
                         return found
                 raise
             found = self._fetched(address, source, listing)
@@ -141,7 +141,7 @@ class Copies:
                 self._download(address, source, listing, target)
                 found = self._sound(target, address)
         if found is None:
-            raise SourceError(f"{target} was damaged while it was made: is the disk in order?")
+            raise SourceError(f"{target} was damaged while it was written: check the disk")
         return found
 
     def _download(self, address: Address, source: Source, listing: Listing, target: Path) -> None:
@@ -160,7 +160,7 @@ class Copies:
         if address.sha256 and whole != address.sha256:
             shutil.rmtree(work)
             raise SourceError(
-                f"{address.without_pin} has the sha256 {whole}, not {address.sha256}: it is removed"
+                f"{address.without_pin} has the sha256 {whole}, not {address.sha256}: it was removed"
             )
         write_manifest(work, address.pinned_to(listing.revision, whole), hashes)
         shutil.rmtree(target, ignore_errors=True)
@@ -196,7 +196,7 @@ def _refuse_wrong(address: Address, listing: Listing, work: Path, hashes: Mappin
             path.unlink()
             raise SourceError(
                 f"{address.without_pin}: {file.name} has the sha256 {hashes[path]}, and should have "
-                f"{file.sha256}: it is removed"
+                f"{file.sha256}: it was removed"
             )
 
 

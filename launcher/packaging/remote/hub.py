@@ -47,14 +47,14 @@ class HubRepository:
         try:
             info = api.model_info(address.place, revision=address.revision or None, files_metadata=True)
         except errors.GatedRepoError:
-            raise SourceError(f"{where}: only those who agreed to its terms may read it") from None
+            raise SourceError(f"{where}: gated, and HF_TOKEN's account has not accepted its terms") from None
         except errors.RevisionNotFoundError:
             raise SourceError(f"{where} has no revision {address.revision!r}") from None
         except errors.RepositoryNotFoundError:
-            raise SourceError(f"{where} is not there, or HF_TOKEN may not read it") from None
+            raise SourceError(f"{where} was not found, or HF_TOKEN has no permission to read it") from None
         except errors.HfHubHTTPError as error:
             if error.response is not None and error.response.status_code in (401, 403):
-                raise SourceError(f"{where} may not be read: HF_TOKEN_PATH or HF_TOKEN") from None
+                raise SourceError(f"no permission to read {where}: check HF_TOKEN_PATH or HF_TOKEN") from None
             raise Unreachable(f"{where} cannot be read: {_first_line(error)}") from None
         except Exception as error:  # its HTTP library's own, whichever that is today
             raise Unreachable(f"{where} cannot be reached: {_first_line(error)}") from None

@@ -39,7 +39,7 @@ class Bucket:
                 found = [each for chunk in obstore.list(self._store, prefix) for each in chunk]
         files = tuple(self._file(each) for each in found if not each["path"].endswith("/"))
         if not files:
-            raise SourceError(f"{address.without_pin}: there is nothing in that folder")
+            raise SourceError(f"{address.without_pin}: that folder is empty")
         return Listing(files)
 
     def download(self, listing: Listing, into: Path, advance: Callable[[int], None]) -> None:
@@ -114,10 +114,10 @@ def _told_as_ours(address: Address) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise SourceError(f"{where} is not there") from None
+        raise SourceError(f"{where} was not found") from None
     except exceptions.PreconditionError:
-        raise SourceError(f"{where} was changed while it was downloaded: start again") from None
+        raise SourceError(f"{where} changed during the download: start again") from None
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-        raise SourceError(f"{where} may not be read with these credentials") from None
+        raise SourceError(f"these credentials have no permission to read {where}") from None
     except (exceptions.BaseError, OSError) as error:
         raise Unreachable(f"{where} cannot be read: {str(error).splitlines()[0]}") from None

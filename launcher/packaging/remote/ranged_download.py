@@ -167,7 +167,7 @@ class RangedDownload:
             if self._stopped.is_set():
                 raise SourceError("the download was stopped")
             if at + len(data) > part.end:
-                raise SourceError(f"{part.file.remote.name}: the source sent more than was asked for")
+                raise SourceError(f"{part.file.remote.name}: the source sent more than was requested")
             part.file.write(data, at)
             at += len(data)
         if at != part.end:

@@ -113,9 +113,9 @@ class Registry:
     def _require(self, response: Any, allowed: tuple[int, ...]) -> None:
         where = f"{self._address.without_pin}:{self._address.revision}"
         if response.status_code == 404:
-            raise SourceError(f"{where} is not there")
+            raise SourceError(f"{where} was not found")
         if response.status_code in (401, 403):
-            raise SourceError(f"{where} may not be read: `docker login` or `oras login` has the passwords")
+            raise SourceError(f"no permission to read {where}: log in with `docker login` or `oras login`")
         if response.status_code not in allowed:
             raise Unreachable(f"{where}: the registry answers {response.status_code}")
 
@@ -130,7 +130,7 @@ def _as_ours(where: str) -> Iterator[None]:
         raise Unreachable(f"{where} cannot be read: {error}") from None
     except ValueError:  # the registry wants a password, and there is none
         raise SourceError(
-            f"{where} may not be read: `docker login` or `oras login` has the passwords"
+            f"no permission to read {where}: log in with `docker login` or `oras login`"
         ) from None
 
 

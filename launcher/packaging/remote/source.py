@@ -33,7 +33,9 @@ class RemoteFile:
     def __post_init__(self) -> None:
         path = PurePosixPath(self.name)
         if not self.name or path.is_absolute() or ".." in path.parts or "\0" in self.name:
-            raise SourceError(f"the source has a file {self.name!r}, which would lie outside of the model")
+            raise SourceError(
+                f"the source has a file {self.name!r}, which would be written outside the model's directory"
+            )
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class WebPlace:
         text = b"".join(self._get(self._url(SUMS), {}, (200,))).decode("utf-8", "replace")
         named = [_LINE.fullmatch(line.strip()) for line in text.splitlines() if line.strip()]
         if not named or not all(named):
-            raise SourceError(f"{address.without_pin}{SUMS} is not what sha256sum writes")
+            raise SourceError(f"{address.without_pin}{SUMS} is not in the format that sha256sum writes")
         found = [(each[2].removeprefix("./"), each[1]) for each in named if each is not None]
         with ThreadPoolExecutor(WORKERS) as pool:
             return Listing(tuple(pool.map(lambda each: self._head(*each), found)))
@@ -66,7 +66,7 @@ class WebPlace:
             total = response.headers.get("Content-Range", "").rpartition("/")[2]
             size = total if response.status_code == 206 else response.headers.get("Content-Length", "")
             if not size.isdigit():
-                raise SourceError(f"{self._url(name)}: the server does not say how large it is")
+                raise SourceError(f"{self._url(name)}: the server does not report its size")
             strong = "" if tag.startswith("W/") else tag
             return RemoteFile(name, int(size), strong, sha256, response.status_code == 206)
 
@@ -90,13 +90,13 @@ def _require(response: httpx.Response, allowed: tuple[int, ...]) -> None:
     where, status = _shown(str(response.url)), response.status_code
     first = response.history[0].url if response.history else response.url
     if first.scheme == "https" and response.url.scheme != "https":
-        raise SourceError(f"{_shown(str(first))} leads to {where}, which anybody on the way could change")
+        raise SourceError(f"{_shown(str(first))} redirects to {where}, which could be changed in transit")
     if status in (401, 403):
-        raise SourceError(f"{where} may not be read ({status}): ~/.netrc has the passwords")
+        raise SourceError(f"no permission to read {where} ({status}): put the password into ~/.netrc")
     if status == 404:
-        raise SourceError(f"{where} is not there")
+        raise SourceError(f"{where} was not found")
     if status == 200 and 206 in allowed and 200 not in allowed:
-        raise SourceError(f"{where} was changed while it was downloaded: start again")
+        raise SourceError(f"{where} changed during the download: start again")
     if status not in allowed:
         raise Unreachable(f"{where}: the server answers {status}")
 

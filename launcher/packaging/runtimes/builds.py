@@ -42,12 +42,12 @@ def choose_build(runtime: str, device: str, version: str | None) -> Build:
     fitting = [each for each in BUILDS if each.runtime == runtime and each.device == device]
     if not fitting:
         names = ", ".join(sorted({each.runtime for each in BUILDS}))
-        raise Unusable(f"{runtime!r} is no runtime that can be installed; allowed: {names}")
+        raise Unusable(f"{runtime!r} is not a runtime that can be installed; allowed: {names}")
     for each in fitting:
         if version in (None, each.version):
             return each
     known = ", ".join(each.version for each in fitting)
-    raise Unusable(f"version {version} is not one that goes with a {_MACHINES[device]}; allowed: {known}")
+    raise Unusable(f"version {version} does not support a {_MACHINES[device]}; allowed: {known}")
 
 
 _MACHINES = {"cpu": "machine without a GPU", "cuda": "GPU"}

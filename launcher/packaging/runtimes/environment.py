@@ -127,7 +127,7 @@ def try_each(commands: list[list[str]], build: Build) -> None:
             return
         except ProcessFailed as error:
             if number == len(commands):
-                hint = f"it goes with torch {build.torch}, which need not be in every registry"
+                hint = f"it needs torch {build.torch}, which not every package index has"
                 raise ProcessFailed(
                     f"{build.requirement} could not be installed; {hint}", error.lines
                 ) from error
@@ -163,11 +163,13 @@ def note_environment(runtime: str, python: Path, runtimes: Path) -> RuntimeEnvir
 def probe(runtime: str, python: Path) -> RuntimeEnvironment:
     packages = PACKAGES.get(runtime)
     if packages is None:
-        raise Unusable(f"{runtime!r} is no runtime with a Python of its own; allowed: {', '.join(PACKAGES)}")
+        raise Unusable(
+            f"{runtime!r} is not a runtime with a Python of its own; allowed: {', '.join(PACKAGES)}"
+        )
     try:
         told = json.loads(run([str(python), "-c", _PROBE, *packages, *NEEDED, "torch"], {}))
     except (OSError, ValueError, ProcessFailed) as error:
-        raise Unusable(f"{python} is no Python that runs: {error}") from error
+        raise Unusable(f"{python} is not a working Python: {error}") from error
     versions: dict[str, str] = told["versions"]
     package = next((name for name in packages if name in versions), None)
     if package is None:

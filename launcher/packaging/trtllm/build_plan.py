@@ -58,12 +58,12 @@ def converter_of(checkpoint: Path) -> str:
     try:
         config: Mapping[str, object] = json.loads((checkpoint / "config.json").read_text())
     except (OSError, ValueError) as error:
-        raise BuildError(f"{checkpoint} is no Hugging Face checkpoint: {error}") from error
+        raise BuildError(f"{checkpoint} is not a Hugging Face checkpoint: {error}") from error
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     if name not in CONVERTERS:
         known = ", ".join(CONVERTERS)
-        raise BuildError(f"{checkpoint} has the architecture {name}; engines are built here of {known}")
+        raise BuildError(f"{checkpoint} has the architecture {name}; engines can be built here for {known}")
     return CONVERTERS[str(name)]
 
 

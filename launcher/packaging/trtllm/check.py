@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import model_config_pb2
-
 from launcher.packaging.repository import ENGINE, PIPELINE
 from launcher.packaging.trtllm.findings import Finding, Verdict
 from launcher.packaging.trtllm.parameters import check_parameters
 from launcher.packaging.trtllm.tensors import check_tensors, type_name
+from router.triton.protocol import model_config_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +38,9 @@ def check_models(configs: Mapping[str, Any], edition: Edition) -> list[Finding]:
     if PIPELINE in configs:
         found += _check_steps(configs, edition)
     found += [
-        Finding(name, Verdict.IGNORED, "the model is not of the contract", "it is loaded beside the others")
+        Finding(
+            name, Verdict.IGNORED, "the model is not part of the contract", "it is loaded like the others"
+        )
         for name in sorted(configs.keys() - set(MODELS))
     ]
     return found
@@ -58,7 +59,7 @@ def _check_kind(name: str, config: Any) -> Iterator[Finding]:
         yield Finding(name, Verdict.FAILS, f"backend is {config.backend!r}", f'set backend: "{wanted}"')
     if config.runtime and name == ENGINE:
         what = f"runtime is {config.runtime!r}, which is loaded instead of NVIDIA's library"
-        yield Finding(name, Verdict.FAILS, what, "remove it: libtriton_tensorrtllm.so is found by itself")
+        yield Finding(name, Verdict.FAILS, what, "remove it: libtriton_tensorrtllm.so is found without it")
 
 
 def _check_batching(name: str, config: Any, edition: Edition) -> Iterator[Finding]:
@@ -82,7 +83,9 @@ def _check_batching(name: str, config: Any, edition: Edition) -> Iterator[Findin
             what = f"the pieces of a stream may change their order: {why}"
             yield Finding(name, Verdict.FAILS, what, "one instance, and no dynamic_batching")
     if name == ENGINE and policy is not None and policy.max_queue_size:
-        what = f"max_queue_size {policy.max_queue_size} holds twice: in Triton's queue and in the executor's"
+        what = (
+            f"max_queue_size {policy.max_queue_size} applies twice: in Triton's queue and in the executor's"
+        )
         yield Finding(name, Verdict.DIFFERS, what, "count on up to twice as many waiting, or set 0")
 
 
@@ -93,7 +96,7 @@ def _check_engine(config: Any) -> Iterator[Finding]:
     if sum(group.count or 1 for group in config.instance_group) > 1:
         yield Finding(ENGINE, Verdict.FAILS, "several instances of one engine", "count: 1; it batches itself")
     if any(group.kind not in (_KINDS.KIND_CPU, _KINDS.KIND_AUTO) for group in config.instance_group):
-        what = "instance_group names a kind; which GPU computes is told by gpu_device_ids"
+        what = "instance_group names a kind, but gpu_device_ids selects the GPUs"
         yield Finding(ENGINE, Verdict.DIFFERS, what, "set kind: KIND_CPU")
 
 

@@ -30,12 +30,14 @@ def check_engine_dir(folder: Path, edition: Edition) -> Iterator[Finding]:
         return
     if "build_config" not in config or not list(folder.glob("rank*.engine")):
         what = f"{folder} holds no engine" + (", but a checkpoint" if "architectures" in config else "")
-        yield Finding(MODEL, Verdict.FAILS, what, "inflight trtllm build says how to make one of it")
+        yield Finding(MODEL, Verdict.FAILS, what, "inflight trtllm build prints how to build one from it")
         return
     version = str(config.get("version", ""))
     if version != edition.tensorrt_llm:
         what = f"{folder} was built with TensorRT-LLM {version or '?'}"
-        remedy = f"build it again with {edition.tensorrt_llm}: engines serve the version that built them"
+        remedy = (
+            f"build it again with {edition.tensorrt_llm}: an engine runs only in the version that built it"
+        )
         yield Finding(MODEL, Verdict.FAILS, what, remedy)
     gpus = int(((config.get("pretrained_config") or {}).get("mapping") or {}).get("world_size", 1))
     if gpus > 1:

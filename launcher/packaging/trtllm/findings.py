@@ -12,7 +12,7 @@ class Verdict(str, Enum):
     FAILS = "will fail"
     DIFFERS = "differs"
     IGNORED = "ignored"
-    LOOK = "cannot be seen here"
+    LOOK = "cannot be checked here"
 
 
 @dataclass(frozen=True, slots=True)

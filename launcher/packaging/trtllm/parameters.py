@@ -29,10 +29,10 @@ def check_parameters(given: Mapping[str, str], edition: Edition) -> Iterator[Fin
     ours = sorted(key for key in given if key.startswith("inflight_"))
     if ours:
         what = f"parameters {', '.join(ours)}"
-        yield Finding(MODEL, Verdict.IGNORED, what, "they steer our engine; they may stay")
+        yield Finding(MODEL, Verdict.IGNORED, what, "they configure our engine; they may stay")
     for unknown in sorted(given.keys() - edition.keys.keys() - set(ours)):
         what = f"parameter {unknown} is unknown"
-        yield Finding(MODEL, Verdict.IGNORED, what, "remove it, or look how it is spelt")
+        yield Finding(MODEL, Verdict.IGNORED, what, "remove it, or check its spelling")
 
 
 def _is_given(value: str) -> bool:
@@ -44,12 +44,12 @@ def _check_value(name: str, value: str, key: Key) -> Iterator[Finding]:
     if not _reads_as(value, key.kind):
         wanted = "one of " + ", ".join((*TRUE, *FALSE)) if key.kind == "bool" else f"a number ({key.kind})"
         default = key.default or "unset"
-        what = f"parameter {name} is {value!r}, and counts as {default}"
+        what = f"parameter {name} is {value!r}, and is treated as {default}"
         yield Finding(MODEL, Verdict.DIFFERS, what, f"write {wanted}")
     elif key.allowed and value not in key.allowed:
         allowed = ", ".join(key.allowed)
         verdict = Verdict.DIFFERS if key.only_warns else Verdict.FAILS
-        counts = f", and counts as {key.default or 'unset'}" if key.only_warns else ""
+        counts = f", and is treated as {key.default or 'unset'}" if key.only_warns else ""
         yield Finding(MODEL, verdict, f"parameter {name} is {value!r}{counts}", f"allowed: {allowed}")
 
 
@@ -79,7 +79,9 @@ def _check_required(values: Mapping[str, str]) -> Iterator[Finding]:
 def _check_together(values: Mapping[str, str]) -> Iterator[Finding]:
     if values.get("guided_decoding_backend") and "xgrammar_tokenizer_info_path" not in values:
         remedy = "set the file with encoded_vocab, tokenizer_str and stop_token_ids"
-        what = "guided_decoding_backend is set and xgrammar_tokenizer_info_path is not: there are no guides"
+        what = (
+            "guided_decoding_backend is set and xgrammar_tokenizer_info_path is not: guided decoding is off"
+        )
         yield Finding(MODEL, Verdict.DIFFERS, what, remedy)
     if values.get("decoding_mode") == "lookahead":
         for key in _LOOKAHEAD:
@@ -91,5 +93,5 @@ def _check_together(values: Mapping[str, str]) -> Iterator[Finding]:
         what = "requests with a guide are refused: guided_decoding_backend is not set"
         yield Finding(MODEL, Verdict.DIFFERS, what, "set xgrammar and xgrammar_tokenizer_info_path")
     if values.get("normalize_log_probs") not in FALSE:
-        what = "normalize_log_probs counts as true: cum_log_probs are divided by the answer's length"
+        what = "normalize_log_probs is treated as true: cum_log_probs are divided by the answer's length"
         yield Finding(MODEL, Verdict.DIFFERS, what, "set false, as our engine has it")

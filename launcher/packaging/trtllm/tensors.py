@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import model_config_pb2
-
 from launcher.packaging.trtllm.findings import Finding, Verdict
+from router.triton.protocol import model_config_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,7 +72,7 @@ def _check_outputs(
             )
         else:
             what = f"output {tensor.name} is missing"
-            yield Finding(model, Verdict.DIFFERS, what, "declare it, or nobody can ask for it")
+            yield Finding(model, Verdict.DIFFERS, what, "declare it, or clients cannot request it")
 
 
 def _check_shape(
@@ -97,7 +96,7 @@ def _strangers(model: str, config: Any, contract: ModelContract) -> Iterator[Fin
     shipped = {tensor.name for tensor in (*contract.inputs, *contract.outputs)}
     required = [each.name for each in config.input if each.name not in shipped and not each.optional]
     for name in required:
-        what = f"input {name} is not of the contract, and required"
+        what = f"input {name} is not part of the contract, and required"
         yield Finding(model, Verdict.FAILS, what, "make it optional: clients of the contract do not send it")
     inputs = [each.name for each in config.input if each.name not in shipped and each.optional]
     outputs = [each.name for each in config.output if each.name not in shipped]
@@ -105,7 +104,7 @@ def _strangers(model: str, config: Any, contract: ModelContract) -> Iterator[Fin
         return  # our own Python models, which know them
     if inputs:
         yield Finding(
-            model, Verdict.IGNORED, f"inputs {', '.join(inputs)}", "nobody reads them; they may stay"
+            model, Verdict.IGNORED, f"inputs {', '.join(inputs)}", "they are ignored; they may stay"
         )
     if outputs:
         what = f"outputs {', '.join(outputs)}"

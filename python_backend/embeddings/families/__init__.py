@@ -27,7 +27,7 @@ _ASSUMED = "bert"  # where a config does not say
 def family_of(values: Values) -> Family:
     kind = values.get("model_type", _ASSUMED)
     if kind not in FAMILIES:
-        known = f"encoders are {', '.join(ENCODERS)}, and decoders {', '.join(DECODERS)}"
+        known = f"supported encoders: {', '.join(ENCODERS)}; decoders: {', '.join(DECODERS)}"
         raise unusable(f"config.json: model_type is {kind!r}; {known}")
     return FAMILIES[kind]
 
@@ -40,5 +40,5 @@ def read_shape(values: Values) -> Shape:
         kind = values.get("model_type", _ASSUMED)
         raise unusable(f"config.json does not describe a model of the type {kind}: {error!r}") from error
     if shape.own_head_size is None and shape.hidden % shape.heads:
-        raise unusable(f"config.json: {shape.heads} heads do not share {shape.hidden} hidden values evenly")
+        raise unusable(f"config.json: {shape.heads} heads do not divide {shape.hidden} hidden values evenly")
     return shape

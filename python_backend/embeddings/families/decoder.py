@@ -28,7 +28,7 @@ _ARCHITECTURES = {
 def _shape(values: Values) -> Shape:
     require(values, hidden_act="silu", is_causal=True)
     if "AutoModel" in (values.get("auto_map") or {}):
-        raise unusable("config.json: auto_map names code of the model's own, which is not run here")
+        raise unusable("config.json: auto_map names custom code of the model, which is not run here")
     if values.get("quantization_config"):
         raise unusable("quantization_config is set; vectors are computed from unquantised weights")
     family = FAMILIES[_ARCHITECTURES[values["model_type"]]]

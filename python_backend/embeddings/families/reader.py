@@ -80,7 +80,7 @@ def require(values: Values, **allowed: Any) -> None:
         choices = only if isinstance(only, tuple) else (only,)
         if values.get(key, choices[0]) not in choices:
             shown = " or ".join(map(repr, choices))
-            raise unusable(f"config.json: {key} is {values[key]!r}; computed is {shown}")
+            raise unusable(f"config.json: {key} is {values[key]!r}; supported: {shown}")
 
 
 def usual_shape(values: Values, family: str, positions: int, **more: Any) -> Shape:

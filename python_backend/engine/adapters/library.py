@@ -27,7 +27,7 @@ def find_adapter(directory: Path, name: str) -> Path:
     """A directory as PEFT writes it; raises InflightError where there is none."""
     check_name(name)
     if not (directory / name / CONFIG).is_file():
-        raise InflightError(ErrorKind.INVALID_REQUEST, f"there is no adapter {name} here", "inflight_adapter")
+        raise InflightError(ErrorKind.INVALID_REQUEST, f"adapter {name} not found", "inflight_adapter")
     return directory / name
 
 

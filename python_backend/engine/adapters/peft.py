@@ -54,7 +54,7 @@ def read_adapter(directory: Path, name: str, shape: DecoderShape, max_rank: int)
     for tensor in files.names():
         found = _NAME.fullmatch(tensor)
         if found is None:
-            raise unsupported(f"adapter {name} has the tensor {tensor}; an adapter here has {_allowed()}")
+            raise unsupported(f"adapter {name} has the unsupported tensor {tensor}; supported: {_allowed()}")
         halves.setdefault(found["module"], {})[found["side"]] = tensor
     layers: list[dict[Part, Pair]] = [{} for _ in range(shape.layers)]
     for module, sides in halves.items():
@@ -67,17 +67,17 @@ def read_adapter(directory: Path, name: str, shape: DecoderShape, max_rank: int)
         layers[layer] |= _split(parts, shrink, scaled, shape, layer)
     rank = max((pair.rank for layer in layers for pair in layer.values()), default=0)
     if rank == 0:
-        raise unusable(f"adapter {name} adds to nothing: {WEIGHTS} has no tensors")
+        raise unusable(f"adapter {name} changes nothing: {WEIGHTS} has no tensors")
     return Adapter(name, rank, tuple(layers), identity_of(directory, name))
 
 
 def _refuse_other_kinds(name: str, config: dict[str, Any]) -> None:
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
-        raise unsupported(f"adapter {name} is {kind!r}; this engine serves LoRA adapters")
+        raise unsupported(f"adapter {name} is {kind!r}; this engine supports only LoRA adapters")
     for key, title in _OTHER_KINDS.items():
         if config.get(key):
-            raise unsupported(f"adapter {name} has {key} set; {title} is not served, plain LoRA is")
+            raise unsupported(f"adapter {name} has {key} set; {title} is not supported, only plain LoRA")
     if config.get("bias", "none") != "none":
         raise unsupported(f"adapter {name} has bias {config['bias']!r}; allowed: none")
 
@@ -85,13 +85,13 @@ def _refuse_other_kinds(name: str, config: dict[str, Any]) -> None:
 def _place_of(name: str, module: str, shape: DecoderShape) -> tuple[int, tuple[Part, ...]]:
     found = _MODULE.fullmatch(module)
     if found is None or found["product"] not in _PARTS:
-        raise unsupported(f"adapter {name} adds to {module}; an adapter here adds to {_allowed()}")
+        raise unsupported(f"adapter {name} changes {module}; supported: {_allowed()}")
     layer, parts = int(found["layer"]), _PARTS[found["product"]]
     if layer >= shape.layers:
-        raise unusable(f"adapter {name} adds to layer {layer}; the model has {shape.layers} layers")
+        raise unusable(f"adapter {name} changes layer {layer}; the model has {shape.layers} layers")
     if shape.experts is not None and parts[0] in _MLP:
         raise unsupported(
-            f"adapter {name} adds to {module}; of a model with experts only attention is served"
+            f"adapter {name} changes {module}; for a model with experts only attention is supported"
         )
     return layer, parts
 
@@ -114,8 +114,8 @@ def _refuse_misfit(
     rank = len(shrink)
     if shrink.shape != (rank, inputs) or expand.shape != (outputs, rank):
         raise unusable(
-            f"adapter {name} was made for another model: {module} has {shrink.shape} and {expand.shape}, and "
-            f"here ({rank}, {inputs}) and ({outputs}, {rank}) fit"
+            f"adapter {name} was made for another model: {module} has {shrink.shape} and {expand.shape}; "
+            f"expected ({rank}, {inputs}) and ({outputs}, {rank})"
         )
     if not 1 <= rank <= max_rank:
         raise unsupported(

@@ -23,7 +23,7 @@ class Place:
 def choose_place(places: Sequence[Place]) -> tuple[int, bool]:
     """The place for a newcomer, and whether it can be had now; where not, it is the one to close."""
     if not places:
-        raise ValueError("there are no places for adapters")
+        raise ValueError("no slots for adapters are configured")
     order = [
         (bool(place.adapter), place.holders > 0, place.asked, index) for index, place in enumerate(places)
     ]

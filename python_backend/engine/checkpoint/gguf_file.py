@@ -81,13 +81,13 @@ class GgufFile:
     def _known_family(self) -> GgufFamily:
         fields = self._header.fields
         if (parts := fields.get("split.count", 0)) > 1:
-            raise unusable(f"{self._path} is one of {parts} parts of a model; join them to one file first")
+            raise unusable(f"{self._path} is one of {parts} parts of a model; merge them into one file first")
         kind = fields.get("general.architecture")
         if kind not in GGUF_FAMILIES:
             raise InflightError(
                 ErrorKind.UNSUPPORTED,
-                f"{self._path} holds a {kind!r} model, which this engine does not read from GGUF; "
-                f"it reads {', '.join(sorted(GGUF_FAMILIES))}",
+                f"{self._path} contains a {kind!r} model, which this engine does not support in GGUF; "
+                f"supported: {', '.join(sorted(GGUF_FAMILIES))}",
             )
         return MIXTRAL if kind == "llama" and fields.get("llama.expert_count") else GGUF_FAMILIES[kind]
 
@@ -118,7 +118,8 @@ class GgufFile:
             weights: Weights = np.require(dequantize(stored, tensor.kind), np.float32, ("C", "A"))
         except NotImplementedError as error:
             raise InflightError(
-                ErrorKind.UNSUPPORTED, f"{self._path} has tensors in {tensor.kind.name}, which cannot be read"
+                ErrorKind.UNSUPPORTED,
+                f"{self._path} has tensors in {tensor.kind.name}, which is not supported",
             ) from error
         return weights
 

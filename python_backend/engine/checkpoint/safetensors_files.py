@@ -121,7 +121,7 @@ class SafetensorsFiles:
         if kind is None:
             raise InflightError(
                 ErrorKind.UNSUPPORTED,
-                f"tensor {name} of {self._directory} is {stored.dtype}, which is not read",
+                f"tensor {name} of {self._directory} is {stored.dtype}, which is not supported",
             )
         dtype = np.dtype(kind)
         if stored.end - stored.begin != math.prod(stored.shape) * dtype.itemsize:

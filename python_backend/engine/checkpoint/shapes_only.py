@@ -17,7 +17,7 @@ class ShapesOnly:
     def __init__(self, directory: str) -> None:
         self.path = Path(directory)
         if self.path.is_file():
-            allowed = "checkpoint for a GGUF file; random needs a directory with a config.json"
+            allowed = "checkpoint for a GGUF file; random weights need a directory with a config.json"
             raise refusal("inflight_weights", "random", allowed)
         self.config = read_json(self.path / "config.json")
         if self.config.get("quantization_config"):

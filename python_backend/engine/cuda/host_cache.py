@@ -33,7 +33,7 @@ class HostCache:
         try:
             self._memory = torch.empty(size, dtype=like.dtype, pin_memory=self._is_pinned)
         except RuntimeError as error:
-            message = f"kv_cache_host_memory_bytes: {blocks} blocks cannot be had of this host: {error}"
+            message = f"kv_cache_host_memory_bytes: {blocks} blocks cannot be allocated on this host: {error}"
             raise InflightError(
                 ErrorKind.ENGINE_FAILED, message.splitlines()[0], "kv_cache_host_memory_bytes"
             ) from None
@@ -47,7 +47,7 @@ class HostCache:
                 self._load(loads[first : first + _AT_A_TIME])
         except Exception as error:
             # Blocks are found by now that do not hold what they should.
-            raise EngineBroken(f"keys and values could not be moved: {error}") from error
+            raise EngineBroken(f"KV blocks could not be copied: {error}") from error
 
     def _save(self, moves: Row[BlockMove]) -> None:
         numbers = self._numbers(moves)

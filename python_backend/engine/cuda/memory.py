@@ -52,7 +52,7 @@ def blocks_that_fit(
         raise does_not_fit(
             f"after the weights {found.free / GIB:.2f} of {found.total / GIB:.1f} GiB are free and a step "
             f"needs {found.step / GIB:.2f} GiB; kv_cache_free_gpu_mem_fraction {free_fraction:g} of the rest "
-            "is less than one block of keys and values takes",
+            "is less than one KV block",
             "raise that fraction, lower inflight_max_step_tokens or inflight_max_batch_size",
         )
     wanted = fitting if max_tokens is None else max(1, max_tokens // tokens_per_block) * tables

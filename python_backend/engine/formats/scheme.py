@@ -16,8 +16,8 @@ Json = Mapping[str, Any]
 
 # What is read, as the documentation lists it: quant_method -> its kinds.
 READABLE = {
-    "fp8": "e4m3 weights with a scale for the tensor, for each channel, or for each block (DeepSeek, Qwen)",
-    "fbgemm_fp8": "e4m3 weights with a scale for each channel",
+    "fp8": "e4m3 weights with one scale per tensor, channel or block (DeepSeek, Qwen)",
+    "fbgemm_fp8": "e4m3 weights with one scale per channel",
     "compressed-tensors": "`float-quantized`, `int-quantized`, `naive-quantized`, `pack-quantized` of 4 or 8 "
     "bits (with zero points or without, `g_idx` too), `nvfp4-pack-quantized`, `mxfp4-pack-quantized`",
     "awq": "4 bits, `gemm` packing",
@@ -34,7 +34,7 @@ _COMPRESSED = (
     "nvfp4-pack-quantized",
     "mxfp4-pack-quantized",
 )
-_OTHER_RUNTIME = "inflight_runtime = vllm serves many that this engine does not"
+_OTHER_RUNTIME = "inflight_runtime = vllm supports many that this engine does not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _compressed(quantization: Json) -> Scheme:
     if sparsity != "dense":
         raise _unreadable(f"sparsity_config is {sparsity!r}", "this engine reads dense")
     if quantization.get("transform_config"):
-        raise _unreadable("transform_config is set", "this engine rotates nothing")
+        raise _unreadable("transform_config is set", "this engine applies no transforms")
     weights = [group["weights"] for group in groups if group.get("weights")]
     bits = [int(each.get("num_bits") or 8) for each in weights]
     if strange_bits := sorted(set(bits) - {4, 8}):

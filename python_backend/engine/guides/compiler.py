@@ -124,13 +124,13 @@ class GuideCompiler:
         limits = self._limits
         size = len(guide.text.encode())
         if size > limits.text_bytes:
-            raise refusal(f"has {size} bytes; allowed are {limits.text_bytes}")
+            raise refusal(f"has {size} bytes; allowed: at most {limits.text_bytes}")
         with self._looking:
             job = self._jobs.get((owner, guide))
             if job is None:
                 job = _Job(owner, tenant, guide)
                 if not self._queue.join(tenant, job):
-                    text = f"{self._queue.waiting(tenant)} guides wait to be compiled; try again later"
+                    text = f"{self._queue.waiting(tenant)} guides are waiting to be compiled; try again later"
                     raise InflightError(ErrorKind.RATE_LIMITED, text)
                 self._jobs[owner, guide] = job
                 self._forget_some()

@@ -72,6 +72,6 @@ class TrialProcess:
             limits = f"{self._limits.compile_s:g} s, and {self._limits.step_s:g} s for one token"
             return refusal(f"costs too much to compile; limit {limits}")
         if code > 0:
-            text = f"the process that tries guides does not work (exit code {code})"
+            text = f"the process that checks guides failed (exit code {code})"
             return InflightError(ErrorKind.INTERNAL, text)
         return refusal("costs too much to compile: it takes too much memory, or is nested too deeply")

@@ -151,13 +151,15 @@ def decide(asked: str, gpu: int, machine: Machine) -> Device:
     missing = missing_for_cuda(machine, gpu)
     if asked == "cuda" or (asked == "auto" and missing is None):
         if missing is not None:
-            raise _refusal(f"inflight_device is 'cuda', and {missing}")
+            raise _refusal(f"inflight_device is 'cuda', but {missing}")
         return Device(machine.gpus[gpu], gpu)
     if asked == "auto" and gpu > 0 and gpu >= len(machine.gpus):
-        raise _refusal(f"{missing_gpu(gpu, machine)}; inflight_device = cpu keeps to the CPU")
+        raise _refusal(f"{missing_gpu(gpu, machine)}; inflight_device = cpu computes on the CPU")
     if not machine.has_numba:
-        why = f"inflight_device is {asked!r}, and numba is not installed here; the CPU computes with it"
-        other = f"an NVIDIA GPU would do, but {missing}" if asked == "auto" else "install it, or use a GPU"
+        why = f"inflight_device is {asked!r}, but numba, which the CPU needs, is not installed here"
+        other = (
+            f"an NVIDIA GPU would work too, but {missing}" if asked == "auto" else "install it, or use a GPU"
+        )
         raise _refusal(f"{why}; {other}")
     return Device(unused=missing if machine.gpus and asked == "auto" else None)
 
@@ -165,7 +167,7 @@ def decide(asked: str, gpu: int, machine: Machine) -> Device:
 def missing_for_cuda(machine: Machine, gpu: int = 0) -> str | None:
     """The first thing that keeps this machine from computing on a GPU, in words."""
     if not machine.gpus:
-        return "there is no NVIDIA GPU that this process can see"
+        return "no NVIDIA GPU is visible to this process"
     if gpu >= len(machine.gpus):
         return missing_gpu(gpu, machine)
     found = machine.gpus[gpu]
@@ -178,7 +180,7 @@ def missing_for_cuda(machine: Machine, gpu: int = 0) -> str | None:
 
 
 def missing_gpu(gpu: int, machine: Machine) -> str:
-    return f"gpu_device_ids is {gpu}, and this process sees {len(machine.gpus)}, counted from 0"
+    return f"gpu_device_ids is {gpu}, but this process sees {len(machine.gpus)} GPUs, counted from 0"
 
 
 def missing_packages(machine: Machine) -> str | None:
@@ -188,7 +190,7 @@ def missing_packages(machine: Machine) -> str | None:
     if machine.torch_cuda is None:
         return f"the torch in {sys.prefix} is built without CUDA"
     if not machine.has_triton:
-        return f"triton, the compiler that torch's builds for CUDA bring, is not installed in {sys.prefix}"
+        return f"triton, the compiler that CUDA builds of torch include, is not installed in {sys.prefix}"
     for name, found, oldest in (
         ("torch", machine.torch_version, OLDEST_TORCH),
         ("triton", machine.triton_version, OLDEST_TRITON),

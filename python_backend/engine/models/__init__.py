@@ -29,10 +29,10 @@ def load_weights(checkpoint: TensorStore, max_sequence_tokens: int | None = None
             store = checkpoint if family.text_type is None else TextTower(checkpoint, family.text_type)
             blueprint = family.blueprint(Config(store.config, family.assumed, max_sequence_tokens))
             return CheckpointWeights(store, blueprint.shape, blueprint.layout)
-    named = " or ".join(checkpoint.architectures) or "model of no named architecture"
+    named = " or ".join(checkpoint.architectures) or "model of an unnamed architecture"
     raise unsupported(
-        f"{checkpoint.path} is a {named}, which this engine does not know; "
-        f"it knows {', '.join(sorted(FAMILIES))}"
+        f"{checkpoint.path} is a {named}, which this engine does not support; "
+        f"supported: {', '.join(sorted(FAMILIES))}"
     )
 
 

@@ -40,7 +40,7 @@ class Family:
 
 def decoder_shape(config: Config) -> DecoderShape:
     if config.get("use_bidirectional_attention"):
-        raise unsupported("use_bidirectional_attention is set; this engine reads from left to right")
+        raise unsupported("use_bidirectional_attention is set; this engine supports only causal attention")
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope = RopeSettings.of(config, head_dim)
@@ -66,7 +66,7 @@ def _activation(config: Config) -> Activation:
     key = "hidden_activation" if config.get("hidden_activation") else "hidden_act"
     name = config.get(key, "silu")
     if name not in _ACTIVATIONS:
-        raise unsupported(f"{key} is {name!r}; this engine knows {', '.join(_ACTIVATIONS)}")
+        raise unsupported(f"{key} is {name!r}; supported: {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 
@@ -75,7 +75,7 @@ def layer_types(config: Config, is_sliding: Callable[[int], bool]) -> list[str]:
     layers = config["num_hidden_layers"]
     types = config.get("layer_types") or [SLIDING if is_sliding(i) else FULL for i in range(layers)]
     if strange := set(types) - {FULL, SLIDING}:
-        raise unsupported(f"layer_types has {min(strange)!r}; this engine knows {FULL}, {SLIDING}")
+        raise unsupported(f"layer_types has {min(strange)!r}; supported: {FULL}, {SLIDING}")
     if len(types) != layers:
         raise unsupported(f"layer_types names {len(types)} layers; there are {layers}")
     return list(types)

@@ -13,7 +13,7 @@ BEGIN, END = "<!-- readable: begin -->\n", "<!-- readable: end -->\n"
 
 
 def tables() -> str:
-    families = [("architecture", "its particularities"), ("---", "---")]
+    families = [("architecture", "particularities"), ("---", "---")]
     families += [(f"`{name}`", family.particularities) for name, family in FAMILIES.items()]
     kept = ", ".join(kind.name for kind in GROUPED_KINDS)
     formats = [("weights", "read"), ("---", "---"), ("safetensors", "F32, F16, BF16, F64")]

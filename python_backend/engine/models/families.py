@@ -20,17 +20,17 @@ FAMILIES = {
     "MistralForCausalLM": Family(dense_families.mistral, "sliding windows", {"sliding_window": 4096}),
     "Mistral3ForConditionalGeneration": Family(
         dense_families.mistral,
-        "the text of Mistral Small 3.1 and 3.2, without its eyes",
+        "the text of Mistral Small 3.1 and 3.2, without the vision tower",
         {"sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e9, "head_dim": 128},
         text_type="mistral",
     ),
     "Qwen2ForCausalLM": Family(
-        dense_families.qwen2, "biases on queries, keys and values; windows from a layer on", _QWEN
+        dense_families.qwen2, "biases on queries, keys and values; sliding windows from one layer on", _QWEN
     ),
     "Qwen3ForCausalLM": Family(dense_families.qwen3, "norms on queries and keys", {**_QWEN, "head_dim": 128}),
     "SmolLM3ForCausalLM": Family(
         dense_families.smollm3,
-        "layers without rotation",
+        "layers without RoPE",
         {"tie_word_embeddings": True, "no_rope_layer_interval": 4, "rope_theta": 2e6},
     ),
     "Gemma2ForCausalLM": Family(
@@ -39,11 +39,11 @@ FAMILIES = {
         {**_GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     ),
     "Gemma3ForCausalLM": Family(
-        dense_families.gemma3, "local and global rotation, five windows to one without", _GEMMA3
+        dense_families.gemma3, "local and global RoPE, five sliding-window layers to one full", _GEMMA3
     ),
     "Gemma3ForConditionalGeneration": Family(
         dense_families.gemma3,
-        "the text of Gemma 3 from 4B on, without its eyes",
+        "the text of Gemma 3 from 4B on, without the vision tower",
         {
             **_GEMMA3,
             "vocab_size": 262208,
@@ -70,7 +70,7 @@ FAMILIES = {
     ),
     "Olmo2ForCausalLM": Family(
         dense_families.olmo2,
-        "norms behind attention and mlp alone, and over all query heads at once",
+        "norms only after attention and MLP, query norm over all heads",
         {"rms_norm_eps": 1e-5},
     ),
     "MixtralForCausalLM": Family(
@@ -80,7 +80,7 @@ FAMILIES = {
     ),
     "Qwen2MoeForCausalLM": Family(
         expert_families.qwen2_moe,
-        "experts, and one that every token goes through",
+        "experts, and a shared expert for every token",
         {
             **_QWEN,
             "decoder_sparse_step": 1,

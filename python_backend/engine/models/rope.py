@@ -91,7 +91,7 @@ class RopeSettings:
 
 def make_rope(settings: RopeSettings) -> Rope:
     if settings.kind not in _KINDS:
-        raise unsupported(f"rope scaling is {settings.kind!r}; this engine knows {', '.join(_KINDS)}")
+        raise unsupported(f"rope scaling is {settings.kind!r}; supported: {', '.join(_KINDS)}")
     inverse_frequencies, magnitude = _KINDS[settings.kind](settings)
     return Rope(inverse_frequencies.astype(np.float32), magnitude)
 

@@ -30,7 +30,7 @@ class TextTower:
             raise unsupported(f"config.json of {checkpoint.path} has no text_config")
         if (found := text.get("model_type", text_type)) != text_type:
             raise unsupported(
-                f"text_config is of a {found!r}, which this engine does not know in it; it knows {text_type}"
+                f"text_config is of a {found!r}, which is not supported there; supported: {text_type}"
             )
         self.config: dict[str, Any] = dict(text)
         if "model.embed_tokens.weight" in self:

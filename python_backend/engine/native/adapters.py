@@ -53,7 +53,7 @@ class NativeAdapters:
             raise InflightError(
                 ErrorKind.ENGINE_FAILED,
                 f"{places} adapters of rank {max_rank} take up to {places * self._place_bytes / 1e6:,.0f} "
-                "MB, which this machine does not give (inflight_max_adapters, inflight_max_adapter_rank)",
+                "MB, which this machine cannot allocate (inflight_max_adapters, inflight_max_adapter_rank)",
                 "inflight_max_adapters",
             ) from error
         pool = np.frombuffer(self._memory, np.uint8).reshape(max(1, places), -1)

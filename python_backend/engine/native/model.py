@@ -152,7 +152,9 @@ class NativeModel:
             usual_s, usual = self._timed(rows, int(NEVER))
             wide_s, wide = self._timed(rows, rows)
             if not np.array_equal(usual.view(np.uint32), wide.view(np.uint32)):
-                _log.warning("%s gives other results than the other kernels here, and is not used", WIDE)
+                _log.warning(
+                    "%s gives different results from the other kernels on this machine and is not used", WIDE
+                )
                 break
             if wide_s < usual_s:
                 _log.info("%s multiplies %d rows and more", WIDE, rows)

@@ -96,8 +96,10 @@ class StepLoop:
             except InflightError as error:
                 self._refuse(command, error)
             except Exception as error:
-                _log.exception("a request could not be taken")
-                failure = InflightError(ErrorKind.ENGINE_FAILED, f"the engine could not take it: {error}")
+                _log.exception("a request could not be added")
+                failure = InflightError(
+                    ErrorKind.ENGINE_FAILED, f"the engine could not add the request: {error}"
+                )
                 self._refuse(command, failure)
         elif isinstance(command, Cancel):
             self._runtime.cancel(command.key)
@@ -107,7 +109,7 @@ class StepLoop:
                     command.max_step_tokens, command.max_batch_size, command.inter_token_ms
                 )
             except InflightError as error:
-                _log.warning("the limits stay as they are: %s", error)
+                _log.warning("the new limits are invalid; the current ones stay: %s", error)
         elif isinstance(command, DropAdapter):
             self._runtime.drop_adapter(command.name)
 

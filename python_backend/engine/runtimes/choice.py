@@ -63,14 +63,14 @@ def decide_runtime(parameters: EngineParameters, facts: Facts) -> ChosenRuntime:
     declared = BY_NAME.get(parameters.inflight_runtime)
     if declared is not None:
         if missing := _missing(declared, parameters, facts):
-            raise _refusal(f"inflight_runtime is {declared.name!r}, and {missing}")
+            raise _refusal(f"inflight_runtime is {declared.name!r}, but {missing}")
         return _chosen(declared, parameters, facts)
     kept_back = {each: _missing(each, parameters, facts) for each in AUTO}
     for each, missing in kept_back.items():
         if missing is None:
             return _chosen(each, parameters, facts)
     first, *others = kept_back.items()
-    rest = "; ".join(f"{each.title} would be asked next, but {missing}" for each, missing in others)
+    rest = "; ".join(f"{each.title} would be next, but {missing}" for each, missing in others)
     # No parameter is to blame: it is the model.
     raise InflightError(ErrorKind.UNSUPPORTED, f"{first[1]}; {rest}")
 
@@ -78,7 +78,7 @@ def decide_runtime(parameters: EngineParameters, facts: Facts) -> ChosenRuntime:
 def _missing(declared: RuntimeDeclaration, parameters: EngineParameters, facts: Facts) -> str | None:
     pool = parameters.inflight_pool
     if pool != BOTH and not declared.capabilities.prefill_and_decode_apart:
-        return f"inflight_pool is {pool!r}; {declared.title} computes prompts and answers in one place alone"
+        return f"inflight_pool is {pool!r}; {declared.title} supports no separate prefill and decode"
     return declared.missing(parameters, facts)
 
 

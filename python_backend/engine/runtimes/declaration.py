@@ -111,7 +111,7 @@ def refuse_undone(
         if is_undone:
             raise InflightError(
                 ErrorKind.UNSUPPORTED,
-                f"{name} has {found}, which {title} does not do; allowed with it: {allowed}",
+                f"{name} has {found}, which {title} does not support; allowed: {allowed}",
             )
     if request.guide is not None and not (can.guides and can_guide):
         raise InflightError(

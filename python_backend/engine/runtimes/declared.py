@@ -30,7 +30,7 @@ OWN_ARCHITECTURES = (
     "SmolLM3ForCausalLM",
 )
 _NO_MODEL = Capabilities(
-    architectures="none: nothing is computed",
+    architectures="any: no model is computed",
     formats=("any",),
     devices=("cpu",),
     precisions=("any",),
@@ -78,13 +78,13 @@ def _missing_for_one_gpu(parameters: EngineParameters) -> str | None:
     """What those refuse that compute on one GPU with no package's options."""
     for key, size in parameters.parallel_sizes.items():
         if size > 1:
-            return f"{key} is {size}, and it computes in one process"
+            return f"{key} is {size}, but this runtime computes in one process"
     if len(parameters.gpu_device_ids) > 1:
-        return f"gpu_device_ids names {len(parameters.gpu_device_ids)} GPUs, and it computes on one"
+        return f"gpu_device_ids names {len(parameters.gpu_device_ids)} GPUs, but this runtime computes on one"
     if parameters.enable_expert_parallel:
-        return "enable_expert_parallel is true, and it computes in one process"
+        return "enable_expert_parallel is true, but this runtime computes in one process"
     if parameters.inflight_runtime_options:
-        return "inflight_runtime_options are of packages, and it is none"
+        return "inflight_runtime_options are only for vLLM and TensorRT-LLM"
     return None
 
 
@@ -96,7 +96,8 @@ def _missing_for_engine(parameters: EngineParameters, facts: Facts) -> str | Non
         return f"{parameters.gpt_model_path} cannot be read: {model.unreadable}"
     if model.architectures and not set(OWN_ARCHITECTURES) & set(model.architectures):
         named, known = " or ".join(model.architectures), ", ".join(OWN_ARCHITECTURES)
-        return f"{parameters.gpt_model_path} is a {named}, which this engine does not know; it knows {known}"
+        of = f"{parameters.gpt_model_path} is a {named}"
+        return f"{of}, which this engine does not support; supported: {known}"
     return None
 
 
@@ -119,15 +120,15 @@ def _missing_package(parameters: EngineParameters, facts: Facts, of: RuntimeDecl
         )
     if facts.model.is_known and facts.model.format not in of.capabilities.formats:
         return (
-            f"{parameters.gpt_model_path} is no Hugging Face checkpoint, the only kind that {of.title} "
+            f"{parameters.gpt_model_path} is not a Hugging Face checkpoint, the only kind that {of.title} "
             "reads here; inflight_runtime = engine reads .gguf files too"
         )
     if parameters.inflight_precision not in ("auto", *of.capabilities.precisions):
         allowed = ", ".join(("auto", *of.capabilities.precisions))
-        return f"inflight_precision is {parameters.inflight_precision!r}; {of.title} takes {allowed}"
+        return f"inflight_precision is {parameters.inflight_precision!r}; {of.title} supports {allowed}"
     if (kept_as := parameters.inflight_kv_precision) not in of.capabilities.kv_precisions:
         allowed = ", ".join(of.capabilities.kv_precisions)
-        return f"inflight_kv_precision is {kept_as!r}; {of.title} takes {allowed}"
+        return f"inflight_kv_precision is {kept_as!r}; {of.title} supports {allowed}"
     return None
 
 
@@ -139,19 +140,19 @@ def _missing_for_vllm(parameters: EngineParameters, facts: Facts) -> str | None:
     if missing is not None or facts.environments[VLLM.name].device == "cpu":
         return missing
     if not facts.gpus:
-        return "there is no NVIDIA GPU that this process can see; the build of vLLM here needs one"
+        return "no NVIDIA GPU is visible to this process; the installed build of vLLM needs one"
     wanted = prod(parameters.parallel_sizes.values())
     is_spread = "distributed_executor_backend" in parameters.inflight_runtime_options  # over machines, say
     if wanted > len(facts.gpus) and not is_spread:
         asked = ", ".join(f"{key} {size}" for key, size in parameters.parallel_sizes.items() if size > 1)
-        return f"{asked} needs {wanted} GPUs, and this process sees {len(facts.gpus)}"
+        return f"{asked} needs {wanted} GPUs, but this process sees {len(facts.gpus)}"
     return None
 
 
 def _missing_for_llm(parameters: EngineParameters, facts: Facts) -> str | None:
     missing = _missing_package(parameters, facts, TENSORRT_LLM)
     if missing is None and parameters.data_parallel_size > 1:
-        return "data_parallel_size is set; TensorRT-LLM serves copies of a model by triton_servers"
+        return "data_parallel_size is set; for copies of a model with TensorRT-LLM set triton_servers"
     return missing
 
 
@@ -196,7 +197,7 @@ VLLM = RuntimeDeclaration(
     _missing_for_vllm,
     _load_vllm,
     oldest=OLDEST["vllm"],
-    install="inflight runtime install vllm brings it",
+    install="install it with inflight runtime install vllm",
 )
 TENSORRT_LLM = RuntimeDeclaration(
     "llm",
@@ -215,7 +216,7 @@ TENSORRT_LLM = RuntimeDeclaration(
     _missing_for_llm,
     _load_llm,
     oldest=OLDEST["llm"],
-    install="NVIDIA's image has it; inflight runtime use llm --python names another Python that has it",
+    install="NVIDIA's image has it; inflight runtime use llm --python selects another Python that has it",
 )
 SYNTHETIC = RuntimeDeclaration("synthetic", "synthetic", _NO_MODEL, _missing_for_nothing, _load_synthetic)
 PACED = RuntimeDeclaration("paced", "paced", _NO_MODEL, _missing_for_nothing, _load_paced)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("inflight.engine")
 
-NOT_A_NUMBER = InflightError(ErrorKind.ENGINE_FAILED, "the model's scores for the next token are not numbers")
+NOT_A_NUMBER = InflightError(ErrorKind.ENGINE_FAILED, "the model's logits for the next token are not numbers")
 
 
 class Answers:
@@ -41,7 +41,7 @@ class Answers:
         try:
             self._take(chunk, result, now_ns)
         except Exception as error:
-            _log.exception("what sequence %d was given could not be taken", chunk.sequence.key)
+            _log.exception("the result of sequence %d could not be processed", chunk.sequence.key)
             self.fail(chunk.sequence, _not_taken(error))
 
     def fail(self, sequence: Sequence, error: InflightError) -> None:
@@ -109,4 +109,4 @@ class Answers:
 
 def _not_taken(error: Exception) -> InflightError:
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return InflightError(ErrorKind.ENGINE_FAILED, f"the answer could not go on: {cause}")
+    return InflightError(ErrorKind.ENGINE_FAILED, f"the answer could not be continued: {cause}")

@@ -40,7 +40,7 @@ class StepControl:
             ("max_step_tokens", max_step_tokens, self._most.max_step_tokens),
         ):
             if wanted is not None and wanted > most:
-                text = f"{name} is {wanted}; allowed: up to {most}, which the engine was started with"
+                text = f"{name} is {wanted}; allowed: up to {most}, the value the engine was started with"
                 raise InflightError(ErrorKind.INVALID_REQUEST, text)
         targets_ms = self._inter_token_ms if inter_token_ms is None else _targets_ms(inter_token_ms)
         limits = StepLimits(

@@ -54,7 +54,7 @@ class CostMemory:
             partial.write_text(json.dumps(asdict(learned)))
             partial.replace(self._path)
         except OSError as error:
-            _log.warning("the cost of steps cannot be kept in %s: %s", self._path, error)
+            _log.warning("the step cost cannot be saved in %s: %s", self._path, error)
             with suppress(OSError):
                 partial.unlink()
 

@@ -68,11 +68,11 @@ def results_of(launched: Launched, chunks: Row[Chunk], depth: int) -> list[Chunk
     try:
         results = launched.results()
         if len(results) != len(chunks):
-            raise RuntimeError(f"{len(chunks)} chunks were given and {len(results)} results came back")
+            raise RuntimeError(f"{len(chunks)} chunks were submitted but {len(results)} results returned")
         return results
     except Exception as error:
         if depth > 1:
-            raise EngineBroken(f"a step did not come to its end: {_cause(error)}") from error
+            raise EngineBroken(f"a step failed: {_cause(error)}") from error
         raise
 
 

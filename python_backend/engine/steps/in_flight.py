@@ -66,7 +66,7 @@ class StepsInFlight:
                 self._steps.append((plan, self._executor.launch(plan.chunks, plan.copies)))
                 return
             except Exception:
-                _log.exception("a launch failed, and is tried again")
+                _log.exception("launching a step failed; retrying")
         self.collect(leave=0)
         self._run(plan)
 
@@ -78,7 +78,7 @@ class StepsInFlight:
         except EngineBroken:
             raise
         except Exception:
-            _log.exception("a choice of tokens failed, and its step is tried again")
+            _log.exception("sampling failed; retrying its step")
             self._steps.pop()
             self._run(plan)
 

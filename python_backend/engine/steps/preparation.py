@@ -117,7 +117,7 @@ class Preparations:
         if self.shelf is None:
             raise InflightError(
                 ErrorKind.UNSUPPORTED,
-                f"adapter {request.adapter} is asked for, and this engine has no place for adapters "
+                f"adapter {request.adapter} is requested, but this engine has no slots for adapters "
                 "(inflight_max_adapters, inflight_adapters_dir)",
                 "inflight_adapter",
             )

@@ -255,7 +255,7 @@ def _windows(told: Mapping[str, Any], window_tokens: int) -> list[list[int]]:
     begin = tokenizer.encode("").ids[:1]  # the token that every text begins with, where there is one
     windows = cut(tokenizer.encode(text, add_special_tokens=False).ids, begin, window_tokens)
     if not windows:
-        raise InflightError(ErrorKind.INVALID_REQUEST, "the text is too short to measure anything on")
+        raise InflightError(ErrorKind.INVALID_REQUEST, "the text is too short to measure perplexity on")
     return windows
 
 

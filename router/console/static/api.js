@@ -43,7 +43,7 @@ export const call = async (method, path, body, signal) => {
   const sent = body === undefined ? undefined : JSON.stringify(body);
   const kind = /** @type {Record<string, string>} */ (sent === undefined ? {} : { "content-type": "application/json" });
   const answer = await fetch(path, { method, headers: headers(kind), body: sent, signal }).catch(() => {
-    throw new ApiError(0, "the router does not answer");
+    throw new ApiError(0, "the router is unreachable");
   });
   if (!answer.ok) throw await problem(answer);
   return answer.json();

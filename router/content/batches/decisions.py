@@ -42,12 +42,12 @@ ENDING = (Status.FINALIZING, Status.CANCELLING)
 
 
 class Event(Enum):
-    CHECKED = "the input is in order"
-    REJECTED = "the input is not"
-    ALL_ANSWERED = "no line is left"
-    WINDOW_CLOSED = "there was no time for the rest"
-    CANCEL_ASKED = "the owner wants no more of it"
-    WRITTEN = "the output is there"
+    CHECKED = "the input is valid"
+    REJECTED = "the input is not valid"
+    ALL_ANSWERED = "all lines are done"
+    WINDOW_CLOSED = "the completion window has expired"
+    CANCEL_ASKED = "the owner cancelled it"
+    WRITTEN = "the output is written"
 
 
 class TooLate(Exception):

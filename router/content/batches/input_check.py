@@ -134,7 +134,7 @@ class LineCheck:
 
     def finish(self) -> None:
         if not self.count:
-            self.problems.append(Problem("empty_file", "the input file has no requests in it"))
+            self.problems.append(Problem("empty_file", "the input file contains no requests"))
 
     def _problem(self, found: Found) -> Problem | str:
         """The custom_id of a line that is in order."""
@@ -170,9 +170,9 @@ class LineCheck:
         except msgspec.ValidationError as error:
             return _missing(str(error), "body.")
         if body.stream:
-            return Problem("invalid_value", "body.stream: a batch has no streams", "body.stream")
+            return Problem("invalid_value", "body.stream: not allowed in a batch", "body.stream")
         if body.background:
-            message = "body.background: all of a batch is made in the background"
+            message = "body.background: not allowed in a batch, which runs in the background anyway"
             return Problem("invalid_value", message, "body.background")
         if self.model is not None and body.model != self.model:
             message = f"body.model: expected {self.model}, as in the lines before; a batch has one model"

@@ -135,7 +135,7 @@ def insert(connection: Connection, batch: Batch) -> None:
     owned = sql.and_(batches.c.organisation_id == batch.organisation_id, batches.c.status.in_(_OPEN))
     count = connection.scalar(sql.select(sql.func.count()).select_from(batches).where(owned))
     if (count or 0) >= MAX_OPEN:
-        message = f"this organisation has {MAX_OPEN} batches that have not ended; wait for one, or cancel one"
+        message = f"this organisation has {MAX_OPEN} unfinished batches; wait for one to end, or cancel one"
         raise InflightError(ErrorKind.RATE_LIMITED, message)
     values = {name: getattr(batch, name) for name in _PLAIN}
     connection.execute(sql.insert(batches).values(**values, **_values_of(batch.life)))

@@ -98,7 +98,7 @@ class BatchRunner:
         try:
             await self._store.write(self._put_away)
         except InflightError:
-            log.warning("the store is away: what was answered last will be asked again")
+            log.warning("the store is unreachable: the lines answered last will be computed again")
 
     async def _work(self) -> None:
         while not self._stopping:
@@ -106,10 +106,10 @@ class BatchRunner:
             try:
                 await self._turn(time.time())
             except InflightError as error:
-                log.warning("batches have to wait: %s", error.message)
+                log.warning("batches are waiting: %s", error.message)
                 await asyncio.sleep(self._settings.poll_s)
             except Exception:
-                log.exception("a turn of the batch runner failed")
+                log.exception("an iteration of the batch runner failed")
                 await asyncio.sleep(self._settings.poll_s)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), self._settings.poll_s)
@@ -149,11 +149,11 @@ class BatchRunner:
             try:
                 has_moved = await work()
             except (LostHold, TooLate):
-                log.info("%s is another router's, or has ended", batch.id)
+                log.info("%s belongs to another router or has ended", batch.id)
             except InflightError as error:
-                log.warning("%s has to wait: %s", batch.id, error.message)
+                log.warning("%s is waiting: %s", batch.id, error.message)
             except Exception:
-                log.exception("%s cannot be moved on", batch.id)
+                log.exception("%s cannot make progress", batch.id)
             finally:
                 del self._stages[batch.id]
             if has_moved:

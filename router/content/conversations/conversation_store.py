@@ -208,7 +208,7 @@ def read_history(at: Connection, conversation_id: str, most: int, before: int | 
     older = chosen.where(_items.pinned, _items.position < newest[len(kept)].position + 1)
     pinned = at.execute(older.order_by(_items.position)).all()
     if sum(row.size_bytes for row in pinned) > MOST_HISTORY_BYTES:
-        message = f"the system messages have more than {MOST_HISTORY_BYTES} bytes, the most that is read"
+        message = f"the system messages have more than {MOST_HISTORY_BYTES} bytes, the limit"
         raise InflightError(ErrorKind.CONTEXT_LENGTH_EXCEEDED, message, "conversation")
     return History([*_between(at, conversation_id, pinned, pinned_only=True), *items], is_whole=False)
 

@@ -197,7 +197,7 @@ def check_results(history: Sequence[Item], new: Sequence[Item], where: str) -> N
     for index, item in enumerate(new):
         if item.answers is not None and item.answers not in made:
             place = f"{where}[{index}].call_id"
-            raise invalid(f"{place}: no function_call with this call_id was made", place)
+            raise invalid(f"{place}: there is no function_call with this call_id", place)
 
 
 class _Reader:
@@ -236,7 +236,7 @@ class _Reader:
 
     def _call(self, item: GivenItem) -> Item:
         if not item.call_id or not item.name or item.arguments is None:
-            raise self._invalid("", "a function_call has call_id, name and arguments")
+            raise self._invalid("", "a function_call needs call_id, name and arguments")
         try:
             if len(item.arguments) > MOST_CONTAINERS:
                 check_containers(item.arguments.encode())
@@ -247,7 +247,7 @@ class _Reader:
 
     def _custom_call(self, item: GivenItem) -> Item:
         if not item.call_id or not item.name or item.input is None:
-            raise self._invalid("", "a custom_tool_call has call_id, name and input")
+            raise self._invalid("", "a custom_tool_call needs call_id, name and input")
         return call_item(item.call_id, item.name, item.input, item.namespace, is_custom=True)
 
     async def _result(self, item: GivenItem, kind: str) -> Item:
@@ -300,7 +300,7 @@ class _Reader:
 
     async def _file(self, part: GivenPart, where: str) -> tuple[dict[str, Any], Part]:
         if part.file_url is not None:
-            message = f"{where}.file_url: files are not fetched; send file_id or file_data"
+            message = f"{where}.file_url: files are not fetched from URLs; send file_id or file_data"
             raise InflightError(ErrorKind.UNSUPPORTED, message, f"{where}.file_url")
         reference = FileReference(part.file_id, part.file_data, part.filename)
         document = await self._documents.read(reference, self._caller, where)

@@ -134,7 +134,10 @@ class ResponseStore(KeptTexts):
     def _shown(self, row: RowMapping) -> dict[str, Any]:
         body: dict[str, Any] = msgspec.json.decode(row["body"])
         if row["lease_s"] is not None and row["lease_s"] < self._clock():
-            error = {"code": "server_error", "message": "the server that made this response has gone"}
+            error = {
+                "code": "server_error",
+                "message": "the server that was generating this response is gone",
+            }
             body |= {"status": "failed", "error": error}
         return body
 
@@ -162,7 +165,7 @@ def _history(at: Connection, owner: Owner, response_id: str) -> History:
     if not rows:
         raise missing("Previous response", response_id, "previous_response_id")
     if rows[0]["lease_s"] is not None:
-        raise invalid("previous_response_id: this response has not come to its end", "previous_response_id")
+        raise invalid("previous_response_id: this response is not completed", "previous_response_id")
     items: list[Item] = []
     for row in reversed(rows):
         items += msgspec.json.decode(row["input"], type=list[Item])

@@ -30,7 +30,7 @@ DOCUMENT = struct.Struct(">cQ")
 ANSWER = struct.Struct(">?dQ")
 _READY = b"\n"
 _PR_SET_PDEATHSIG = 1
-_BROKEN = b"needs too much memory or time to be read"
+_BROKEN = b"needs too much memory or time to read"
 _DELIMITERS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"?')
 
@@ -113,9 +113,9 @@ def read(kind: bytes, data: bytes, max_pages: int, max_characters: int) -> str:
     except Unreadable:
         raise
     except MemoryError:
-        raise Unreadable("needs too much memory to be read") from None
+        raise Unreadable("needs too much memory to read") from None
     except RecursionError:
-        raise Unreadable("is nested too deeply to be read") from None
+        raise Unreadable("is nested too deeply to read") from None
     except Exception as error:  # pypdf fails on broken files in as many ways as files can be broken
         raise Unreadable(f"cannot be read as a PDF ({type(error).__name__})") from None
 
@@ -128,19 +128,19 @@ def read_pdf(data: bytes, max_pages: int, max_characters: int) -> str:
         raise Unreadable("is encrypted; send it without its password")
     pages = len(document.pages)
     if pages == 0:
-        raise Unreadable("is a PDF without pages")
+        raise Unreadable("is a PDF with no pages")
     if pages > max_pages:
-        raise Unreadable(f"has {pages} pages; at most {max_pages} are read")
+        raise Unreadable(f"has {pages} pages; allowed: at most {max_pages}")
     texts, characters = [], 0
     for page in document.pages:
         # Half of a pair of surrogates, which broken fonts yield, cannot be sent anywhere.
         text = page.extract_text().encode("utf-8", "replace").decode().strip()
         characters += len(text)
         if characters > max_characters:
-            raise Unreadable(f"has more than {max_characters} characters of text, the most that is read")
+            raise Unreadable(f"has more than {max_characters} characters of text, the limit")
         texts.append(text)
     if not characters:
-        raise Unreadable("holds no text: its pages are pictures, perhaps scanned, and are not recognised")
+        raise Unreadable("contains no text: its pages are images, perhaps scanned, and there is no OCR")
     return "\n\n".join(filter(None, texts))
 
 
@@ -151,11 +151,11 @@ def read_plain(data: bytes, is_table: bool, max_characters: int) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise Unreadable(f"is neither UTF-8 text nor a PDF; {READABLE} are read")
+        raise Unreadable(f"is neither UTF-8 text nor a PDF; supported: {READABLE}")
     if not text.strip():
-        raise Unreadable("holds nothing but white space")
+        raise Unreadable("contains only white space")
     if len(text) > max_characters:  # before it is made a table, which may take long
-        raise Unreadable(f"has {len(text)} characters; at most {max_characters} are read")
+        raise Unreadable(f"has {len(text)} characters; allowed: at most {max_characters}")
     return render_table(text) if is_table else text
 
 
@@ -166,7 +166,7 @@ def render_table(text: str) -> str:
     except csv.Error as error:
         raise Unreadable(f"is not a table of comma-separated values: {error}") from None
     if not rows:
-        raise Unreadable("is a table without any row")
+        raise Unreadable("is a table with no rows")
     head, *body = map(_line, rows)
     rule = "|" + " --- |" * len(rows[0])
     return "\n".join([head, rule, *body])

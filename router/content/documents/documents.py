@@ -65,19 +65,19 @@ class Documents:
     def check_count(self, files: int, where: str) -> None:
         if files > self._limits.max_files:
             most = self._limits.max_files
-            raise invalid(f"{where}: {files} files; at most {most} are read for one request", where)
+            raise invalid(f"{where}: {files} files; allowed: at most {most} in one request", where)
 
     async def read(self, reference: FileReference, caller: Caller, where: str) -> Document:
         name, kind, data = await self._fetch(reference, caller, where)
         if len(data) > self._limits.max_bytes:
-            reason = f"has {len(data)} bytes; at most {self._limits.max_bytes} are read"
+            reason = f"has {len(data)} bytes; allowed: at most {self._limits.max_bytes}"
             raise refusal(where, name, reason)
         try:
             text = await self._text(caller.organisation.id, name.lower(), kind, data)
         except Unreadable as problem:
             raise refusal(where, name, str(problem)) from None
         if len(text) > self._limits.max_characters:
-            reason = f"has {len(text)} characters; at most {self._limits.max_characters} are read"
+            reason = f"has {len(text)} characters; allowed: at most {self._limits.max_characters}"
             raise refusal(where, name, reason)
         return Document(name, text)
 
@@ -100,7 +100,7 @@ class Documents:
         if kind == _PDF or data.startswith(b"%PDF-"):
             return await self._pdfs.read(tenant, PDF, data)
         if kind.startswith("image/"):
-            raise Unreadable(f"is a picture: send it as an image_url part; of files, {READABLE} are read")
+            raise Unreadable(f"is an image: send it as an image_url part; supported as files: {READABLE}")
         is_table = kind in _TABLES or name.endswith(_TABLE_NAMES)
         if len(data) <= (_QUICK_TABLE_BYTES if is_table else _QUICK_TEXT_BYTES):
             return read_plain(data, is_table, self._limits.max_characters)
@@ -162,6 +162,6 @@ class UploadedFiles:
 
     async def read(self, caller: Caller, file_id: str, max_bytes: int) -> tuple[str, bytes]:
         if not file_id.isascii() or not file_id.isprintable():
-            raise InflightError(ErrorKind.NOT_FOUND, "there is no file with that id", "file_id")
+            raise InflightError(ErrorKind.NOT_FOUND, "file not found", "file_id")
         file, data = await content(self._store, caller.organisation.id, file_id, max_bytes)
         return file.filename, data

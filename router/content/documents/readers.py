@@ -63,9 +63,9 @@ class DocumentReader:
             with self._memory(tenant, len(data)):
                 is_text, answer = await self._programs.ask(tenant, kind, data, limit_s)
         except asyncio.TimeoutError:
-            raise Unreadable(f"takes more than {limit_s:g} s to be read") from None
+            raise Unreadable(f"takes more than {limit_s:g} s to read") from None
         except BrokenProgram:
-            raise Unreadable("needs too much memory or time to be read") from None
+            raise Unreadable("needs too much memory or time to read") from None
         if not is_text:
             raise Unreadable(answer.decode())
         return answer.decode()
@@ -73,7 +73,7 @@ class DocumentReader:
     @contextmanager
     def _memory(self, tenant: str, size_bytes: int) -> Iterator[None]:
         if self._waiting[tenant] and self._waiting[tenant] + size_bytes > _MOST_WAITING_BYTES:
-            message = f"too many bytes of this organisation wait for {self._what}; try again later"
+            message = f"this organisation has too many bytes waiting for {self._what}; try again later"
             raise InflightError(ErrorKind.RATE_LIMITED, message, retry_after_s=_COME_BACK_S)
         self._waiting[tenant] += size_bytes
         try:

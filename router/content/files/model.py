@@ -137,7 +137,7 @@ def read_form(source: IO[bytes], content_type: str) -> UploadForm:
     except FormParserError as error:
         raise invalid(f"the body is not a valid form: {error}") from None
     if not reader.is_complete:
-        raise invalid("the form is cut off: its last boundary is missing")
+        raise invalid("the form is incomplete: its last boundary is missing")
     if not reader.form.has_file:
         raise invalid("Missing required parameter: file", "file")
     return reader.form

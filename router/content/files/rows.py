@@ -174,7 +174,7 @@ async def _drop(store: StoreAccess, file_id: str) -> None:
     try:
         await store.write(partial(drop, file_id=file_id))
     except InflightError:
-        log.warning("%s is not whole and could not be removed; it will be swept up later", file_id)
+        log.warning("%s is incomplete and could not be removed; the next clean-up removes it", file_id)
 
 
 async def pieces(store: StoreAccess, file: StoredFile) -> AsyncIterator[bytes]:
@@ -190,7 +190,7 @@ async def content(
     def read(connection: Connection) -> tuple[StoredFile, bytes]:
         file = find(connection, organisation_id, file_id, time.time())
         if file.size_bytes > most_bytes:
-            message = f"{file_id} has {file.size_bytes} bytes; allowed here: at most {most_bytes}"
+            message = f"{file_id} has {file.size_bytes} bytes; allowed: at most {most_bytes}"
             raise InflightError(ErrorKind.TOO_LARGE, message, "file_id")
         return file, read_range(connection, file_id, 0, file.size_bytes) if file.size_bytes else b""
 

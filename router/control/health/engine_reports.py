@@ -53,7 +53,7 @@ class EngineReports:
             try:
                 await self.ask_all()
             except Exception:
-                log.exception("the engines could not be asked; retrying in a moment")
+                log.exception("the engines' reports could not be read; retrying in a moment")
             await asyncio.sleep(max(0.0, began_s + _PERIOD_S - self._clock()))
 
     async def ask_all(self) -> None:
@@ -79,7 +79,7 @@ class EngineReports:
         try:
             report = await _report_of(replica)
         except (GrpcError, ValueError) as error:
-            log.debug("%r: its engine did not say how it is: %s", replica, error)
+            log.debug("%r: its engine sent no report: %s", replica, error)
             return
         if not replica.is_up:
             return
@@ -103,7 +103,7 @@ class EngineReports:
         try:
             await _send(replica, configure_request(replica.manifest.engine, wanted))
         except GrpcError as error:
-            log.warning("%r: its engine was not told its objectives: %s", replica, error)
+            log.warning("%r: its objectives could not be sent to its engine: %s", replica, error)
             self._untold_until_s[replica] = self._clock() + _PAUSE_S
         else:
             log.info("%r: the inter-token objectives are now %s", replica, _described(wanted))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tritonclient.grpc import service_pb2
-
 from python_backend.wire import codec
 from python_backend.wire.tensors import CONTRACTS
 from router.control.health.vital_signs import Queue
@@ -16,6 +14,7 @@ from router.core.manifest import Kind
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.embeddings import embed_request
 from router.triton.messages import GenerateRequests, stop_request
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

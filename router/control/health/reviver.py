@@ -102,7 +102,7 @@ class Reviver:
             for model in models:
                 began_s = self._clock()
                 if (fault := await self._find_fault(patient.release)) is not None:
-                    raise ControlError(f"the release is not what was added: {fault}")
+                    raise ControlError(f"the release has changed since it was added: {fault}")
                 await patient.control.revive(model)
                 log.warning("%s: revived %s in %.1f s", patient.name, model, self._clock() - began_s)
         except BaseException as error:
@@ -111,7 +111,7 @@ class Reviver:
                 raise
             attempt, pause_s = revivals[model].attempts, max(0.0, revivals[model].due_s - self._clock())
             log.error(
-                "%s: cannot revive %s, attempt %d; the next one in %.0f s: %s",
+                "%s: cannot revive %s, attempt %d; next attempt in %.0f s: %s",
                 *(patient.name, model, attempt, pause_s, error),
             )
         else:

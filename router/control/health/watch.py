@@ -7,8 +7,6 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from tritonclient.grpc import service_pb2
-
 from router.control.health.background import Background
 from router.control.health.pings import one_token, pings_of
 from router.control.health.vital_signs import (
@@ -26,6 +24,7 @@ from router.control.health.vital_signs import (
 from router.core.manifest import Kind
 from router.grpc.status import GrpcError, StatusCode
 from router.triton.control import ControlError
+from router.triton.protocol import service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -127,7 +126,7 @@ class Watch:
             if error.code is StatusCode.UNAVAILABLE and life == self._life:
                 self.replica.is_loaded = False
                 self._forget()
-                self._mark_down("Triton cannot be reached", server_is_gone=True)
+                self._mark_down("Triton is unreachable", server_is_gone=True)
             return
         finally:
             timer.cancel()
@@ -227,7 +226,7 @@ class Watch:
     async def _generate_one_token(self) -> None:
         self._generations += 1
         began_s, life, replica = self._clock(), self._life, self.replica
-        log.warning("%s: no progress of its %d requests for long", self.name, replica.open_count)
+        log.warning("%s: no progress on its %d requests for too long", self.name, replica.open_count)
         ping = one_token(replica.manifest, self._generations)
         try:
             await ping.send(replica.server.connection, self._limits.one_token_s)
@@ -250,7 +249,7 @@ class Watch:
         try:
             found = {model: await self.control.epoch(model) for model in self._pings}
         except ControlError as error:
-            log.warning("%s: which lives its models are in is not known: %s", self.name, error)
+            log.warning("%s: whether its models were loaded again is unknown: %s", self.name, error)
             return
         self._epochs = found
         if is_first_look or life != self._life or not before or found == before:

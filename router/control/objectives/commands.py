@@ -125,8 +125,12 @@ def _kinds(connection: Connection) -> dict[str, Kind]:
 
 
 def _unknown(model: str, kinds: Mapping[str, Kind]) -> NotFound:
-    there = f"there are: {', '.join(sorted(kinds))}" if kinds else "there are none yet: `inflight up` first"
-    return NotFound(f"there is no model {model}; {there}")
+    there = (
+        f"there are: {', '.join(sorted(kinds))}"
+        if kinds
+        else "there are no models yet: run `inflight up` first"
+    )
+    return NotFound(f"model {model} not found; {there}")
 
 
 def _refuse_other_kind(model: str, kind: Kind, wanted: Mapping[Metric, float | None]) -> None:

@@ -30,7 +30,7 @@ _Key = tuple[str, "Tier"]
 
 
 class ObjectiveRecorder(Recorder):
-    _what = "what was measured of the objectives"
+    _what = "the measurements of the objectives"
     _every_s = 5.0
 
     def __init__(

@@ -173,7 +173,7 @@ class Outbox:
                 await self._owe(batch)
                 continue
             if self.is_away:
-                log.info("answers are kept in Redis again")
+                log.info("answers are stored in Redis again")
                 self.is_away = False
             for write, result in zip(batch, results, strict=True):
                 await self._written(write, result)
@@ -239,7 +239,7 @@ class Outbox:
 
     def lost(self, error: Exception) -> None:
         if not self.is_away:
-            log.warning("answers are kept in this router alone, not in Redis: %s", error)
+            log.warning("answers are stored only in this router, not in Redis: %s", error)
         self.is_away = True
         self._tell_all_ahead()
         self.asked_again_s = self._clock() + _PAUSE_S

@@ -24,4 +24,4 @@ def decode(told: bytes) -> Message:
     try:
         return msgspec.msgpack.decode(told, type=Message)
     except msgspec.DecodeError as error:
-        raise ValueError(f"not a message of a router: {error}") from error
+        raise ValueError(f"not a message from a router: {error}") from error

@@ -81,7 +81,7 @@ class PeerSync:
         except BoardAway as error:
             self._lost(str(error))
         except Exception:
-            log.exception("shared usage could not be sent to other routers")
+            log.exception("shared usage could not be sent to the other routers")
             self._lost("see above")
         else:
             self._hear(self._decoded(heard))
@@ -116,7 +116,9 @@ class PeerSync:
     def _lost(self, why: str) -> None:
         """For a moment what was heard last holds; then this router counts alone."""
         if self.is_reachable or not self._is_told:
-            log.warning("Redis is unreachable, this router counts alone until it is back: %s", why)
+            log.warning(
+                "Redis is unreachable; until it is back this router counts limits and slots alone: %s", why
+            )
         self.is_reachable, self._is_told = False, True
         if self._clock() - self._heard_s > LASTS_S:
             self._others = Others()
@@ -130,7 +132,7 @@ class PeerSync:
                 messages[router] = decode(told)
             except ValueError as error:
                 if router not in self._strange:
-                    log.warning("the message of router %s is not understood: %s", router, error)
+                    log.warning("the message from router %s could not be read: %s", router, error)
                     self._strange.add(router)
         self._strange &= heard.keys()
         return messages

@@ -100,11 +100,11 @@ class SharedEventLog:
             take = story.take + 1
             if await self._begin(key, take, None):
                 story = await self._read(key) or story  # with the last words of the router before
-                log.info("the answer %s is continued, %d events of it are known", name[:8], len(story.events))
+                log.info("the answer %s is resumed; %d of its events are stored", name[:8], len(story.events))
                 sink = self._sink(tenant, name, claim=story.claim or claim, take=take)
                 sink.local.add(story.events)
                 return Claimed(story.claim or claim, sink, tuple(story.events), tuple(story.bases), take)
-        raise RedisAway("others change the same answer at the same time")
+        raise RedisAway("other routers are changing the same answer at the same time")
 
     def _sink(self, tenant: str, name: str, claim: Claim | None, take: int) -> AnswerSink:
         local = self.memory.open(tenant, name, claim)

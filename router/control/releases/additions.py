@@ -84,10 +84,12 @@ class Addition:
         if status == 0 and self.release:
             self.state = AdditionState.ADDED
         elif is_stopped:
-            self.state, self.reason = AdditionState.STOPPED, "it was stopped: nothing was added"
+            self.state, self.reason = AdditionState.STOPPED, "stopped: nothing was added"
         else:
             self.state = AdditionState.FAILED
-            self.reason = self.reason or (self.said[-1] if self.said else f"it ended with status {status}")
+            self.reason = self.reason or (
+                self.said[-1] if self.said else f"the command ended with status {status}"
+            )
 
 
 class CannotAdd(Exception):
@@ -119,10 +121,10 @@ class Additions:
     def refuse_if_not_now(self) -> None:
         if not self._command:
             raise CannotAdd(
-                "this router has not the files of releases: use `inflight release add` where they are"
+                "this router cannot access the files of releases: use `inflight release add` where they are"
             )
         if self._task is not None and not self._task.done():
-            raise CannotAdd("a release is being added already: one at a time")
+            raise CannotAdd("a release is being added already: wait for it, or stop it")
 
     def begin(self, order: AdditionOrder) -> Addition:
         self.refuse_if_not_now()

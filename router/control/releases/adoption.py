@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router.routing.split import ModelSplit
     from router.store.database import Store
 
-_REASON = "the stack now brings another release"
+_REASON = "the stack now has another release"
 
 
 def adopt(store: Store, manifest: Manifest, now_s: float | None = None) -> Manifest:
@@ -45,8 +45,10 @@ def adopt(store: Store, manifest: Manifest, now_s: float | None = None) -> Manif
             _bring_again(connection, same[-1], mine, at_s)
         else:
             mine = replace(manifest, version=writes.next_version(connection, manifest.model))
-            writes.add_release(connection, mine, "comes with the stack", at_s, wanted=True)
-            writes.write_event(connection, at_s, mine.model, mine.version, "add", "comes with the stack")
+            writes.add_release(connection, mine, "built-in release of the stack", at_s, wanted=True)
+            writes.write_event(
+                connection, at_s, mine.model, mine.version, "add", "built-in release of the stack"
+            )
         gone = {each.version for each in brought} - {mine.version}
         for each in brought:
             if each.version in gone and each.state is not State.GONE:
@@ -94,8 +96,8 @@ def _refuse_other_kind(manifest: Manifest, others: list[Release]) -> None:
     for other in others:
         if other.manifest.kind is not manifest.kind:
             raise ValueError(
-                f"{manifest.model} is the name of a model for {other.manifest.kind.value} in the store, and "
-                f"the stack brings one for {manifest.kind.value}: give it another name"
+                f"{manifest.model} is already the name of a model for {other.manifest.kind.value}, and "
+                f"the stack has one for {manifest.kind.value}: give it another name"
             )
 
 
@@ -107,7 +109,7 @@ def _bring_again(connection: Connection, before: Release, mine: Manifest, now_s:
         values["wanted"] = True
     connection.execute(sql.update(releases).where(chosen).values(values))
     if before.state in (State.GONE, State.FAILED):
-        writes.move(connection, now_s, mine, State.UNLOADED, "comes with the stack")
+        writes.move(connection, now_s, mine, State.UNLOADED, "built-in release of the stack")
 
 
 def _let_go(connection: Connection, release: Release, now_s: float) -> None:

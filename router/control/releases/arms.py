@@ -99,7 +99,7 @@ class Past:
 
 
 class ArmRecorder(Recorder):
-    _what = "what was measured of a rollout"
+    _what = "the measurements of a rollout"
 
     def __init__(
         self,

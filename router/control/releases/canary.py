@@ -63,7 +63,7 @@ def _decided(
     if progress.step + 1 < len(plan.weights):
         after = plan.weights[progress.step + 1]
         return Decision(Verdict.ADVANCE, f"{_shown(found)}: on to {after * 100:.4g}% of the traffic")
-    return Decision(Verdict.PROMOTE, f"{_shown(found)}, and no gate objects with all of the traffic")
+    return Decision(Verdict.PROMOTE, f"{_shown(found)}, and no gate objects at 100% of the traffic")
 
 
 def _shown(found: Sequence[Finding]) -> str:
@@ -76,7 +76,7 @@ def golden_objection(plan: Plan, progress: Progress) -> str | None:
     if progress.golden_failed <= allowed:
         return None
     note = f" ({progress.golden_note})" if progress.golden_note else ""
-    return f"golden prompts: {progress.golden_failed} failed, {allowed} are allowed{note}"
+    return f"golden prompts: {progress.golden_failed} failed, {allowed} allowed{note}"
 
 
 def _objection(plan: Plan, progress: Progress, measured: Measured, found: Sequence[Finding]) -> str | None:
@@ -101,7 +101,8 @@ def _unknown(
     what = "; ".join(each.sentence() for each in unknown)
     limit_s = max(plan.time_limit_s, 2 * plan.min_duration_s)
     if lasted_s >= limit_s:
-        reason = f"step {number} did not show in {lasting(limit_s)} that the canary is good enough: {what}"
+        late = f"step {number} timed out after {lasting(limit_s)}"
+        reason = f"{late} without showing that the canary is good enough: {what}"
         if plan.on_timeout is OnTimeout.PROMOTE:
             return None
         if plan.on_timeout is OnTimeout.ROLL_BACK or lasted_s >= 2 * limit_s:
@@ -110,7 +111,7 @@ def _unknown(
         return Decision(Verdict.WAIT, f"held, rolled back in {left} unless promoted: {reason}", is_held=True)
     needs = _more(measured, unknown, lasted_s)
     about = ", ".join(each.gate.value for each in unknown)
-    return Decision(Verdict.WAIT, f"step {number} needs {needs} to tell: {about}")
+    return Decision(Verdict.WAIT, f"step {number} needs {needs} to decide: {about}")
 
 
 def _more(measured: Measured, unknown: Sequence[Finding], lasted_s: float) -> str:
@@ -135,7 +136,7 @@ def _wait(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> D
         else:
             reason = (
                 f"the canary got none of the {stable:,} requests of step {number} in {lasted_s:,.0f} s: "
-                "where the split is sticky, all who ask may belong to the stable release"
+                "where the split is sticky, all current clients may be assigned to the stable release"
             )
         return Decision(Verdict.WAIT, reason, is_idle=True)
     if missing > 0 or left_s > 0:
@@ -144,9 +145,9 @@ def _wait(plan: Plan, progress: Progress, measured: Measured, now_s: float) -> D
     if plan.weights[progress.step] < 1 and not any(each.errors.total for _, each in measured.steps):
         reason = (
             f"the stable release got none of the {canary:,} requests of step {number}, so there is nothing "
-            "to compare with: where the split is sticky, all who ask may belong to the canary"
+            "to compare with: where the split is sticky, all current clients may be assigned to the canary"
         )
         return Decision(Verdict.WAIT, reason, is_idle=True)
     if progress.golden_step < progress.step:
-        return Decision(Verdict.WAIT, f"step {number} waits for its golden prompts")
+        return Decision(Verdict.WAIT, f"step {number} is waiting for its golden prompts")
     return None

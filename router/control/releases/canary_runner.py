@@ -100,7 +100,7 @@ class CanaryRunner:
             self._on_proofs([proof_of(each) for each in situations])
         except InflightError as error:
             if not self._is_away:
-                log.warning("rollouts wait for the store: %s", error)
+                log.warning("rollouts are waiting for the store: %s", error)
             self._is_away = True
         else:
             self._is_away = False
@@ -170,7 +170,7 @@ class CanaryRunner:
                 TrialKey(rollout.id, step, "golden prompts"), work, again_s=_GOLDEN_AGAIN_S
             )
         except TrialGivenUp:
-            return Golden(step, len(rollout.golden), "they could not be asked: the router's log says why")
+            return Golden(step, len(rollout.golden), "they could not be asked: see the router's log")
 
     async def _ask_golden(self, manifest: Manifest, rollout: Rollout) -> Golden:
         """A failure may be a transient one, and is asked once more."""
@@ -197,7 +197,7 @@ class CanaryRunner:
         try:
             return self._trials.take(key, work, _MOST_REHEARSALS, _REHEARSE_AGAIN_S)
         except TrialGivenUp:
-            return Rehearsed(note="nothing could be measured: the router's log says why")
+            return Rehearsed(note="nothing could be measured: see the router's log")
 
     def _forget_all_but(self, present: set[tuple[int, int]]) -> None:
         self._trials.keep_only(present)

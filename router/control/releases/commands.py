@@ -88,7 +88,7 @@ class ReleaseCommands(PlatformCommands):
                 writes.add_release(act.connection, manifest, notes, self._clock())
                 return records.find_release(act.connection, manifest.model, manifest.version)
         except sql.exc.IntegrityError:
-            raise AlreadyThere(f"{manifest.name} is there already, and releases never change") from None
+            raise AlreadyThere(f"{manifest.name} already exists, and releases never change") from None
 
     def forget(self, model: str, version: int) -> Release:
         """Only what is not loaded and gets no traffic."""
@@ -96,13 +96,13 @@ class ReleaseCommands(PlatformCommands):
             found = records.find_release(act.connection, model, version)
             split = records.find_split(act.connection, model)
             if split is not None and version in split.versions:
-                raise ValueError(f"{model}@{version} has a part in the split of {model}: change that first")
+                raise ValueError(f"{model}@{version} is in the traffic split of {model}: change that first")
             if found.wanted or found.state in _LOADED:
                 raise ValueError(f"{model}@{version} is {found.state.value}: unload it first")
             _refuse_with_adapters(act.connection, found)
             if found.manifest.is_built_in and found.state is not State.GONE:
                 raise ValueError(
-                    f"{model}@{version} comes with the stack: it cannot be removed, only unloaded"
+                    f"{model}@{version} is built into the stack: it cannot be removed, only unloaded"
                 )
             act.connection.execute(sql.delete(releases).where(is_release(model, version)))
             writes.forget_seen(act.connection, found.manifest.name)
@@ -169,9 +169,7 @@ class ReleaseCommands(PlatformCommands):
         said = ", ".join(f"{name}={value:g}" for name, value in asdict(tolerance).items())
         with self._act(model, None, "tolerance", said) as act:
             if not records.list_releases(act.connection, model):
-                raise NotFound(
-                    f"there is no model {model}; `inflight release list` shows those that there are"
-                )
+                raise NotFound(f"model {model} not found; `inflight release list` shows all models")
             put_tolerance(self._store, act.connection, model, tolerance)
         return tolerance
 
@@ -187,13 +185,13 @@ class ReleaseCommands(PlatformCommands):
                 raise ValueError(f"{model} is not served yet: `inflight release promote {model}@{canary}`")
             if split.weight_of(canary) > 0:
                 share = f"{split.weight_of(canary):.0%}"
-                raise ValueError(f"{model}@{canary} gets {share} of the requests already")
+                raise ValueError(f"{model}@{canary} already gets {share} of the requests")
             if sum(weight > 0 for _, weight in split.arms) > 1:
-                what_to_do = "promote one of them first: a canary is held against one release"
-                raise ValueError(f"the requests to {model} are divided over several releases; {what_to_do}")
+                what_to_do = "promote one of them first: a canary is compared with one release"
+                raise ValueError(f"the requests to {model} are split over several releases; {what_to_do}")
             if plan.min_likeness and (split.shadow is None or split.shadow.version != canary):
                 raise ValueError(
-                    f"the likeness of answers is that of a shadow, and {model}@{canary} is none: "
+                    f"answers are compared only for a shadow, and {model}@{canary} is not one: "
                     f"`inflight release split {model} {split.stable}=100% --shadow {canary}=10%`"
                 )
             _check_golden(found.manifest.kind, golden)
@@ -206,7 +204,7 @@ class ReleaseCommands(PlatformCommands):
                 "golden": json.dumps([asdict(each) for each in golden]),
                 "state": RolloutState.RUNNING.value,
                 "progress": json.dumps(asdict(Progress(step=-1))),
-                "reason": "waits for the canary to be ready",
+                "reason": "waiting for the canary to be ready",
                 "figures": "{}",
                 "began_s": self._clock(),
                 "ended_s": None,
@@ -258,7 +256,7 @@ class ReleaseCommands(PlatformCommands):
                 target = split.standby
                 self._require_ready(connection, model, target)
             else:
-                raise ValueError(f"{model} has neither a rollout nor a release on standby to go back to")
+                raise ValueError(f"{model} has neither a rollout nor a standby release to roll back to")
             act.version = target
             put_split(self._store, connection, split.all_to(target))
         return target
@@ -275,7 +273,7 @@ class ReleaseCommands(PlatformCommands):
     def _want(self, connection: Connection, model: str, version: int) -> None:
         found = records.find_release(connection, model, version)
         if found.state is State.GONE:
-            raise ValueError(f"{model}@{version} is gone: the stack that brought it serves another now")
+            raise ValueError(f"{model}@{version} is gone: the stack it was built into serves another now")
         connection.execute(sql.update(releases).where(is_release(model, version)).values(wanted=True))
         if found.state is State.FAILED:  # asked again: tried again
             set_state(connection, self._clock(), model, version, State.UNLOADED, "")
@@ -327,20 +325,22 @@ def refuse_other_kind(connection: Connection, manifest: Manifest) -> None:
 def refuse_used_number(connection: Connection, model: str, version: int) -> None:
     """A version number is never reused: logs, metrics and clients' settings name the old release by it."""
     if writes.was_added(connection, model, version):
-        raise AlreadyThere(f"{model}@{version} was there before and is removed: its number is not used again")
+        raise AlreadyThere(
+            f"{model}@{version} existed before and was removed: version numbers are never reused"
+        )
 
 
 def _check_golden(kind: Kind, golden: Sequence[GoldenPrompt]) -> None:
     if golden and kind is not Kind.TEXT:
         raise ValueError(
-            f"golden prompts are for models that generate text, and this one is for {kind.value}"
+            f"golden prompts are for models that generate text, and this model is for {kind.value}"
         )
 
 
 def _uses_of_prompts(plan: Plan) -> str:
     """For the history and the audit log: what people wrote is used once more."""
     per_s = plan.replay_per_s
-    return f"asks prompts of the prompt log again, up to {per_s:g} a second" if per_s else ""
+    return f"replays prompts of the prompt log, up to {per_s:g} per second" if per_s else ""
 
 
 def _target(model: str, version: int | None) -> str:

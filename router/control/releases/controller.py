@@ -110,7 +110,7 @@ class Controller:
         try:
             await self._in_lease_thread(self._lease.release)
         except StoreAway:
-            log.warning("the store is unreachable: another router takes control when the lease has expired")
+            log.warning("the store is unreachable: another router takes control when the lease expires")
         self._lease_thread.shutdown()
 
     async def _keep_lease(self) -> None:
@@ -144,9 +144,9 @@ class Controller:
         try:
             await self.turn()
         except InflightError as error:
-            log.warning("the releases have to wait: %s", error.message)
+            log.warning("the releases are waiting: %s", error.message)
         except Exception:
-            log.exception("a turn of the releases failed")
+            log.exception("an iteration of the release controller failed")
 
     async def turn(self) -> None:
         """Starts what has to be done now, if this router is the one to do it."""
@@ -267,11 +267,11 @@ class Controller:
         except (LostControl, Overtaken) as error:
             log.info("%s: %s", name, error)
         except InflightError as error:
-            log.warning("%s: has to wait: %s", name, error.message)
+            log.warning("%s: waiting: %s", name, error.message)
         except ControlError as error:
-            log.warning("%s: Triton does not do what it is asked: %s", name, error)
+            log.warning("%s: Triton refuses: %s", name, error)
         except Exception:
-            log.exception("%s: something went wrong", name)
+            log.exception("%s: unexpected error", name)
         notes.broken_jobs += 1
         notes.not_before_s = self._monotonic() + min(_LONGEST_PAUSE_S, 0.5 * 2.0 ** min(notes.broken_jobs, 8))
 

@@ -35,7 +35,7 @@ class _Death:
 class DeathRecorder(Recorder):
     """Every router sees them; the one in control writes them down, so that each is there once."""
 
-    _what = "the death of a release's process"
+    _what = "the crash of a release's process"
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ def reason_to_hold(deaths: Deaths, canary: str, stable: str) -> str | None:
     model = canary.partition("@")[0]
     return (
         f"held: {canary} died {_times(deaths.canary)}, {stable} {_times(deaths.stable)} ({deaths.why}); "
-        f"`inflight release resume {model}` goes on with it, another death rolls it back"
+        f"`inflight release resume {model}` resumes it; another crash rolls it back"
     )
 
 

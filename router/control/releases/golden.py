@@ -37,7 +37,7 @@ class GoldenFailure:
     came: str
 
     def sentence(self) -> str:
-        return f"{self.prompt!r} should {self.expected}, and got {self.came!r}"
+        return f"the answer to {self.prompt!r} should {self.expected}, but is {self.came!r}"
 
 
 class GoldenRunner:
@@ -103,10 +103,10 @@ def _failure(golden: GoldenPrompt, came: str) -> GoldenFailure:
     if golden.similar:
         likeness = similarity(answer, golden.similar.strip())
         wanted = f"{golden.min_likeness:.0%} like {_short(golden.similar)!r}"
-        expected.append(f"be {wanted}, and is {likeness:.0%}")
+        expected.append(f"be {wanted}, but is {likeness:.0%}")
     if golden.schema is not None:
         fault = fault_of_answer(answer, golden.schema)
-        expected.append("be JSON of its schema" + (f" ({_short(fault)})" if fault else ""))
+        expected.append("match its JSON schema" + (f" ({_short(fault)})" if fault else ""))
     return GoldenFailure(_short(golden.prompt), " and ".join(expected), _short(answer))
 
 

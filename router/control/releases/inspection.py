@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
+
+from router.triton.protocol import model_config_pb2
 
 if TYPE_CHECKING:
     from pathlib import Path

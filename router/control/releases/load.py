@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NO_SECRET = "this router has no secret and no certificate for Triton: nothing can be loaded"
+_NO_SECRET = "this router has neither a secret nor a certificate for Triton: it cannot load models"
 
 
 class LoadFailed(Exception):
@@ -38,7 +38,7 @@ async def load(manifest: Manifest, servers: Sequence[Server]) -> tuple[list[Serv
     answers = list(zip(servers, said, strict=True))
     loaded = [server for server, failure in answers if failure is None]
     if not loaded and not any(said):
-        raise ServerLost("Triton went away while it was being loaded")
+        raise ServerLost("Triton became unreachable while loading it")
     if not loaded:
         raise LoadFailed(next(failure for failure in said if failure))
     return loaded, [server for server, failure in answers if failure is not None]
@@ -54,7 +54,7 @@ async def _load_on(server: Server, manifest: Manifest) -> str | None:
         await server.control.load(manifest.entry)
     except ControlError as error:
         log.warning("%s cannot be loaded on %s: %s", manifest.name, server.name, error)
-        return (str(error) or "Triton does not say why") if await server.control.is_alive() else ""
+        return (str(error) or "Triton gave no reason") if await server.control.is_alive() else ""
     return None
 
 

@@ -29,7 +29,7 @@ def misfit(needs: Needs, servers: int, free: FreeMemory) -> str | None:
     if free.host_bytes is None or needed_bytes <= free.host_bytes:
         return None
     needs_text, has = f"{needed_bytes / _GIB:.1f} GiB", f"{free.host_bytes / _GIB:.1f} GiB"
-    return f"it needs {needs_text} of memory{_on(servers)}, and {has} are free: unload another release first"
+    return f"it needs {needs_text} of memory{_on(servers)}; {has} are free: unload another release first"
 
 
 def _gpus_misfit(needs: Needs, servers: int, gpus_bytes: tuple[int, ...] | None) -> str | None:
@@ -37,10 +37,10 @@ def _gpus_misfit(needs: Needs, servers: int, gpus_bytes: tuple[int, ...] | None)
     if gpus_bytes is None or not each_bytes or fitting(gpus_bytes, each_bytes, needs.gpus) >= servers:
         return None
     places = f"each of {needs.gpus} GPUs" if needs.gpus > 1 else "a GPU"
-    free = ", ".join(f"{each / _GIB:.1f}" for each in gpus_bytes) or "no"
+    free = ", ".join(f"{each / _GIB:.1f}" for each in gpus_bytes) or "0"
     return (
-        f"it needs {each_bytes / _GIB:.1f} GiB of {places}{_on(servers)}, and {free} GiB are free on those "
-        "that there are: unload another release first"
+        f"it needs {each_bytes / _GIB:.1f} GiB of {places}{_on(servers)}; free on the GPUs of this machine: "
+        f"{free} GiB. Unload another release first"
     )
 
 

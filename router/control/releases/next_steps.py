@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MOST_DOWN_S = 20.0
 BEFORE_TRAFFIC = "before_traffic"  # among the figures: how the rehearsal went
 _LOST = {
-    State.GONE: "is gone: the stack that brought it serves another now",
+    State.GONE: "is gone: the stack it was built into serves another now",
     State.DRAINING: "is being unloaded",
 }
 
@@ -112,7 +112,7 @@ def next_change(
     requests = situation.measured.steps[-1][0].errors.total if progress.step >= 0 else 0
     progress = replace(progress, step_requests=requests)
     if progress.step >= 0 and (split is None or split.rollout_id != rollout.id):
-        reason = "the split was changed by somebody else"
+        reason = "the split was changed by someone else"
         drops = split is None or rollout.canary not in split.versions
         return Change(
             progress, reason, rollout.figures, "rollback", RolloutState.ROLLED_BACK, drops_canary=drops
@@ -140,15 +140,15 @@ def _trouble(situation: Situation, down_s: float) -> Decision | None:
     if canary is None:
         return Decision(Verdict.ROLL_BACK, f"{name} was removed")
     if canary.state is State.FAILED:
-        return Decision(Verdict.ROLL_BACK, f"{name} failed: {canary.reason or 'it gave no reason'}")
+        return Decision(Verdict.ROLL_BACK, f"{name} failed: {canary.reason or 'no reason given'}")
     if canary.state in _LOST or not canary.wanted:
-        lost = _LOST.get(canary.state, "is not wanted any more")
+        lost = _LOST.get(canary.state, "is being unloaded on request")
         return Decision(Verdict.ROLL_BACK, f"{name} {lost}")
     died = objection_to(situation.deaths, name, f"{rollout.model}@{rollout.stable}")
     if died is not None:
         return Decision(Verdict.ROLL_BACK, died)
     if rollout.progress.step >= 0 and down_s >= _MOST_DOWN_S:
-        return Decision(Verdict.ROLL_BACK, f"nothing has answered for {name} in {down_s:.0f} s")
+        return Decision(Verdict.ROLL_BACK, f"no replica of {name} has been up for {down_s:.0f} s")
     return None
 
 
@@ -157,7 +157,7 @@ def _decide(situation: Situation, progress: Progress, now_s: float) -> Decision:
     if progress.step >= 0:
         decision = decide(rollout.plan, progress, situation.measured, now_s)
         if decision.verdict in (Verdict.ADVANCE, Verdict.PROMOTE) and not situation.is_ready:
-            return Decision(Verdict.WAIT, "waits for the canary to be ready again")
+            return Decision(Verdict.WAIT, "waiting for the canary to be ready again")
         return decision
     objection = golden_objection(rollout.plan, progress)
     if objection is not None:
@@ -165,17 +165,17 @@ def _decide(situation: Situation, progress: Progress, now_s: float) -> Decision:
     if progress.paused:
         return Decision(Verdict.WAIT, "paused")
     if not situation.is_ready or situation.split is None:
-        return Decision(Verdict.WAIT, "waits for the canary to be ready")
+        return Decision(Verdict.WAIT, "waiting for the canary to be ready")
     if progress.golden_step < progress.step:
-        return Decision(Verdict.WAIT, "waits for its golden prompts before it gets any traffic")
+        return Decision(Verdict.WAIT, "waiting for its golden prompts before it gets traffic")
     if not progress.is_rehearsed:
         return Decision(
-            Verdict.WAIT, f"is measured beside {rollout.model}@{rollout.stable} before it gets any traffic"
+            Verdict.WAIT, f"being compared with {rollout.model}@{rollout.stable} before it gets traffic"
         )
     unlike = judge_likeness(rollout.plan, situation.shadow)
     if unlike is not None:
         return unlike
-    said = [f"ready: begins with {rollout.plan.weights[0] * 100:.4g}% of the traffic"]
+    said = [f"ready: starts with {rollout.plan.weights[0] * 100:.4g}% of the traffic"]
     said.append(rollout.figures.get(BEFORE_TRAFFIC, {}).get("line", ""))
     said += [situation.shadow.line] if rollout.plan.min_likeness else []
     return Decision(Verdict.ADVANCE, "; ".join(filter(None, said)))

@@ -48,7 +48,7 @@ class OnTimeout(str, Enum):
 DAY_S = 86_400.0
 MOST_MIRRORED_PER_S = 100
 MOST_REPLAYED_PER_S = 10
-NO_PROMPT_LOG = "recorded prompts can only be asked where prompts are logged: set [router] prompt_log_dir"
+NO_PROMPT_LOG = "recorded prompts can only be replayed where prompts are logged: set [router] prompt_log_dir"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,13 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not self.weights or list(self.weights) != sorted(set(self.weights)) or not self.weights[0] > 0:
-            raise ValueError("the steps of a rollout grow, from more than 0")
+            raise ValueError("the steps of a rollout have to increase, starting above 0")
         if self.weights[-1] != 1.0:
-            raise ValueError("the last step of a rollout is 1: all of the traffic")
+            raise ValueError("the last step of a rollout has to be 1: all of the traffic")
         if not 0 < self.alpha < 1:
-            raise ValueError("alpha is a probability of a false rollback, between 0 and 1")
+            raise ValueError(
+                f"alpha is {self.alpha:g}, the probability of a false rollback; allowed: above 0 and below 1"
+            )
         if self.min_requests < 0:
             raise ValueError(f"a step of a rollout needs {self.min_requests} requests; allowed: 0 and more")
         if not 0 < self.time_limit_s < math.inf:
@@ -85,13 +87,13 @@ class Plan:
         if not 0 <= self.min_duration_s < math.inf:
             raise ValueError(f"a step of a rollout lasts {self.min_duration_s:g} s; allowed: 0 and more")
         if not 0 <= self.min_likeness <= 1:
-            raise ValueError(f"the least likeness is {self.min_likeness:g}; allowed: 0 to 1")
+            raise ValueError(f"the minimum likeness is {self.min_likeness:g}; allowed: 0 to 1")
         if not 0 <= self.mirror_per_s <= MOST_MIRRORED_PER_S:
             raise ValueError(
                 f"{self.mirror_per_s:g} requests a second are mirrored; allowed: 0 to {MOST_MIRRORED_PER_S}"
             )
         if not 0 <= self.replay_per_s <= MOST_REPLAYED_PER_S:
-            asked = f"{self.replay_per_s:g} recorded prompts a second are asked"
+            asked = f"{self.replay_per_s:g} recorded prompts a second are replayed"
             raise ValueError(f"{asked}; allowed: 0 to {MOST_REPLAYED_PER_S}")
         if self.min_shadow_answers < 1:
             raise ValueError(f"{self.min_shadow_answers} shadow answers are compared; allowed: 1 and more")

@@ -63,7 +63,7 @@ def check_rate(
     if is_alone:
         seen, before = steps[-1][0], [arm for arms in steps[:-1] for arm in arms]
         rate = reduce(merge_proportions, before, steps[-1][1]).rate
-        figures += f", of the last {seen.total:,} alone {seen.rate:.1%}"
+        figures += f", in this step {seen.rate:.1%} of {seen.total:,}"
     within, more = _shown(seen, rate, margin)
     return Finding(gate, figures, against, within, more, f"up to {margin:.3g} more")
 

@@ -96,7 +96,7 @@ class GoldenPrompt:
         try:
             re.compile(self.matches)
         except re.error as error:
-            raise self._wrong(f"{self.matches!r} is no pattern: {error}") from None
+            raise self._wrong(f"{self.matches!r} is not a regular expression: {error}") from None
 
     def _wrong(self, what: str) -> ValueError:
         shown = self.prompt if len(self.prompt) <= 40 else f"{self.prompt[:39]}…"
@@ -194,8 +194,8 @@ def find_release(connection: Connection, model: str, version: int) -> Release:
     row = connection.execute(sql.select(releases).where(chosen)).mappings().first()
     if row is None:
         there = ", ".join(each.manifest.name for each in list_releases(connection, model))
-        known = f"there are {there}" if there else "`inflight release list` shows those that there are"
-        raise NotFound(f"there is no release {model}@{version}; {known}")
+        known = f"there are {there}" if there else "`inflight release list` shows all of them"
+        raise NotFound(f"release {model}@{version} not found; {known}")
     return release_of(row)
 
 

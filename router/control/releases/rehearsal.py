@@ -47,7 +47,7 @@ COMPANION_TOKENS = 256
 _COMPANION_WITHIN_S = 1.0
 # No pair is begun after that: a rehearsal that takes longer decides from what it has.
 _MOST_S = 90.0
-_NOTHING = "nothing could be measured in time"
+_NOTHING = "the comparison timed out"
 # A canary that does not answer what the stable release does, so often, is not slow but broken.
 _MOST_UNANSWERED = 2
 
@@ -166,7 +166,7 @@ class RehearsalStage:
                 if _is_too_long(error):
                     shapes.remove(shape)
                     continue
-                log.info("%s did not answer in its rehearsal beside %s: %s", stable.name, canary.name, error)
+                log.info("%s did not answer in its comparison with %s: %s", stable.name, canary.name, error)
             number += 1
             if number < 0 and self._clock() > warm_until_s:
                 number = 0
@@ -237,7 +237,7 @@ class RehearsalStage:
             return await self._ask(canary, prompts, tokens)
         except TritonError as error:
             if is_replicas_fault(error.failure) and error.failure is not Failure.ENGINE_DIED:
-                raise RehearsalBroken(f"{canary.name} is not there: {error.said}") from error
+                raise RehearsalBroken(f"{canary.name} is not loaded: {error.said}") from error
             if _is_too_long(error):
                 raise
             raise Unanswered(scrub(error.said)) from error
@@ -296,13 +296,14 @@ def _judged(found: Rehearsed, canary: Manifest, stable: Manifest, allowed_ratio:
     )
     meant = math.ceil(max(times.ratio for _, times in slower) * 10.2) / 10
     return replace(
-        found, objection=f"{said}: if that is meant, start it again with --accept-slower {meant:g}x"
+        found,
+        objection=f"{said}: if that is intended, start the rollout again with --accept-slower {meant:g}x",
     )
 
 
 def _objection_to_silence(canary: Manifest, stable: Manifest, error: Unanswered) -> str:
     return (
-        f"{canary.name} did not answer {_MOST_UNANSWERED} prompts before it got any traffic, "
+        f"{canary.name} failed to answer {_MOST_UNANSWERED} prompts before it got traffic, "
         f"which {stable.name} answered: {error}"
     )
 

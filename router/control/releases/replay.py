@@ -126,7 +126,7 @@ class Replays:
         found = await asyncio.to_thread(self._recorded.newest, model, _MOST_PROMPTS)
         supply.left = [each for each in found if each[0] not in supply.asked]
         if is_first and not found:
-            log.warning("there are no prompts of %s in the prompt log that could be asked again", model)
+            log.warning("the prompt log has no prompts of %s that could be replayed", model)
 
     async def _both(
         self, canary: ServedModel, stable: ServedModel, prompt: str, *, is_swapped: bool

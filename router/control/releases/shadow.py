@@ -182,7 +182,7 @@ class Shadows:
         except InflightError as failure:
             error, cause = failure.message, failure
         except Exception as failure:  # nobody else would hear of it
-            log.exception("%s in the shadow", run.record.request_id)
+            log.exception("%s: the shadow request failed", run.record.request_id)
             error, cause = type(failure).__name__, failure
         finally:
             run.stop()  # where one part fails the others are of no use

@@ -60,7 +60,7 @@ class ShadowFigures:
 
 
 class ShadowRecorder(Recorder):
-    _what = "comparisons with shadows"
+    _what = "the comparisons with shadows"
 
     def __init__(
         self, access: StoreAccess, process: str = "", clock: Callable[[], float] = time.time

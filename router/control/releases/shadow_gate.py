@@ -30,10 +30,10 @@ def judge_likeness(plan: Plan, answers: ShadowAnswers) -> Decision | None:
         return None
     missing = plan.min_shadow_answers - answers.count
     if missing > 0:
-        waits = f"waits for {missing:,} more shadow answers"
-        return Decision(Verdict.WAIT, waits if answers.is_on else f"{waits}, and is no shadow any more")
+        waits = f"waiting for {missing:,} more shadow answers"
+        return Decision(Verdict.WAIT, waits if answers.is_on else f"{waits}, but it is no longer a shadow")
     if answers.likeness < plan.min_likeness:
         return Decision(
-            Verdict.ROLL_BACK, f"answers: {answers.line}, {plan.min_likeness * 100:.4g}% is wanted"
+            Verdict.ROLL_BACK, f"answers: {answers.line}, at least {plan.min_likeness * 100:.4g}% required"
         )
     return None

@@ -80,9 +80,9 @@ def check_latency(gate: Gate, steps: Arms, beside: Sequence[bool], bounds: Bound
     shift = _shift(steps, beside, name, stable)
     figures = f"{_milliseconds(canary)} against {_milliseconds(stable)}"
     if shift.beside is not None:
-        figures += f", {_times(shift.beside)} of what the stable release took at the same time"
+        figures += f", {_times(shift.beside)} the stable release's at the same time"
     if shift.alone is not None and bounds.is_alone:
-        figures += f"; with most of the traffic {_times(shift.alone)} of what it took in the steps before"
+        figures += f"; with most of the traffic {_times(shift.alone)} the stable release's in earlier steps"
     timed: list[Stretches] = [getattr(arm.timed, name) for arm, _ in steps]
     mirrored: list[Stretches] = [getattr(arm.mirrored, name) for arm, _ in steps]
     against = 0.0
@@ -101,9 +101,9 @@ def check_lengths(steps: Arms, beside: Sequence[bool], bounds: Bounds) -> list[F
     shift = _shift(steps, beside, "length", stable)
     figures = f"{_tokens(canary)} against {_tokens(stable)}"
     if shift.beside is not None:
-        figures += f", {_times(shift.beside)} as many"
+        figures += f", {_times(shift.beside)} the stable release's"
     if shift.alone is not None and bounds.is_alone:
-        figures += f"; with all of the traffic {_times(shift.alone)} as many as in the steps before"
+        figures += f"; with all of the traffic {_times(shift.alone)} the stable release's in earlier steps"
     found = []
     for gate, each in zip(gates, (shift, shift.reversed), strict=True):
         against = max(

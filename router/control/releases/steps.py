@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _MOST_LOSSES = 2
 _DROP_TIMEOUT_S = 5.0
-_LOST = "Triton went away before it could be loaded"
+_LOST = "Triton became unreachable before it was loaded"
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class ReleaseSteps:
             raise
         except Exception:
             log.exception("%s could not be loaded", manifest.name)
-            await self._fail(manifest, "something went wrong in the router: its log says what")
+            await self._fail(manifest, "the router failed: see its log")
         else:
             notes.losses = 0
             await self._move(manifest, State.READY, profile=profile)
@@ -216,7 +216,7 @@ class ReleaseSteps:
                 self._state.note_adapter(manifest, server, True)
             return profile
         except WarmingFailed as error:
-            log.warning("%s does not answer as it should on %s: %s", manifest.name, server.name, error)
+            log.warning("%s failed its warm-up on %s: %s", manifest.name, server.name, error)
             notes.broken_on.add(server.name)
             await self._clean(manifest, [server])
             return error
@@ -235,7 +235,7 @@ class ReleaseSteps:
                     await self._state.look_again(server)
                     await self._unload_from(manifest, server)
             except (ControlError, asyncio.TimeoutError) as error:
-                log.warning("%s is not off %s yet: %s", manifest.name, server.name, error)
+                log.warning("%s is not unloaded from %s yet: %s", manifest.name, server.name, error)
 
     async def _unload(self, manifest: Manifest) -> None:
         for server in tuple(self._state.servers):
@@ -252,7 +252,7 @@ class ReleaseSteps:
 
     def _require_control(self) -> None:
         if not self._lease.is_held:
-            raise LostControl("this router is not in control any more")
+            raise LostControl("this router is no longer in control")
 
     async def _move(
         self, manifest: Manifest, state: State, reason: str = "", profile: Profile | None = None
@@ -274,7 +274,9 @@ async def _drop(manifest: Manifest, server: Server) -> None:
         async for _ in stream:
             pass
     except GrpcError as error:
-        log.warning("%s: the engine on %s may keep it for a while: %s", manifest.name, server.name, error)
+        log.warning(
+            "%s: the engine on %s may keep it loaded for a while: %s", manifest.name, server.name, error
+        )
     finally:
         stream.cancel()
 

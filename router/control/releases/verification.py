@@ -26,7 +26,7 @@ _hashed: dict[str, tuple[_Mark, str]] = {}
 def find_tampering(manifest: Manifest, digest: str, releases_dir: Path) -> str | None:
     """What is wrong, in a sentence without paths; reads files, so not for the event loop."""
     if manifest.digest != digest:
-        return "its description in the store is not the one that was added"
+        return "its description in the store has changed since it was added"
     if manifest.is_built_in:
         return None  # written anew at each start of the stack, which watches over it
     if fault := _fault_of_description(manifest, digest, releases_dir):
@@ -64,21 +64,21 @@ def _fault_of_description(manifest: Manifest, digest: str, releases_dir: Path) -
         return "its description is missing on disk"
     except (OSError, ValueError):
         return "its description on disk cannot be read"
-    return None if written.digest == digest else "its description on disk is not the one that was added"
+    return None if written.digest == digest else "its description on disk has changed since it was added"
 
 
 def _fault_of(mark: FileMark, repository: Path) -> str | None:
     shown = mark.path if not os.path.isabs(mark.path) else os.path.basename(mark.path)
     if ".." in Path(mark.path).parts:
-        return f"{shown}: a release has no files outside its directories"
+        return f"{shown} is outside the release's directories"
     try:
         path = repository / mark.path
         # Checkpoints may be kept as links; what Triton reads is where it says it is.
         found = os.stat(path) if os.path.isabs(mark.path) else os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
-            return f"{shown} is no plain file"
+            return f"{shown} is not a regular file"
         if found.st_size != mark.bytes:
-            return f"{shown} has {found.st_size} bytes, and had {mark.bytes} when it was added"
+            return f"{shown} has {found.st_size} bytes; it had {mark.bytes} when it was added"
         if _sha256(path) != mark.sha256:
             return f"{shown} has changed since it was added"
     except FileNotFoundError:
@@ -113,13 +113,13 @@ def _stranger_in(manifest: Manifest, repository: Path) -> str | None:
     known = {mark.path for mark in manifest.files}
     for member in () if manifest.base else manifest.members:  # an adapter has none of its own
         if Path(member).name != member:
-            return f"{member!r} is no name of a Triton model"
+            return f"{member!r} is not the name of a Triton model"
         if (repository / member).is_symlink() or not (repository / member).is_dir():
             return f"the Triton model {member} is missing"
         for path in _all_below(repository / member):
             relative = path.relative_to(repository).as_posix()
             if relative not in known:
-                return f"{relative} was not there when it was added"
+                return f"{relative} did not exist when it was added"
     return None
 
 

@@ -97,14 +97,14 @@ async def warm_embeddings(
         quickest_s = min(quickest_s, clock() - began_s)
         vector = codec.decode("FP32", answer.vectors)
         if len(vector) != dimensions or not all(map(math.isfinite, vector)) or not any(vector):
-            raise WarmingFailed("the vector of a canonical text is not one of finite numbers")
+            raise WarmingFailed("the vector of a canonical text contains numbers that are not finite")
     return {"first_token_s": quickest_s}
 
 
 async def warm_tensors(is_ready: Callable[[], Awaitable[bool]]) -> dict[str, float]:
     """What it takes is its author's to know: that Triton would take a request must do."""
     if not await is_ready():
-        raise WarmingFailed("Triton does not take requests for it")
+        raise WarmingFailed("Triton does not accept requests for it")
     return {}
 
 

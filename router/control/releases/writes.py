@@ -119,7 +119,7 @@ def move(connection: Connection, now_s: float, manifest: Manifest, state: State,
     model, version = manifest.model, manifest.version
     current = connection.scalar(sql.select(releases.c.state).where(is_release(model, version)))
     if current is None or not may_follow(State(current), state):
-        raise Overtaken(f"{manifest.name} is {current or 'removed'}, and cannot be {state.value} next")
+        raise Overtaken(f"{manifest.name} is {current or 'removed'} and cannot become {state.value}")
     set_state(connection, now_s, model, version, state, reason)
     write_event(connection, now_s, model, version, state.value, reason)
 

@@ -25,7 +25,7 @@ class WantedReplicas:
 
     async def run(self) -> None:
         """For as long as the router runs."""
-        await every(_LOOK_EVERY_S, self.look, "how many replicas are wanted could not be decided")
+        await every(_LOOK_EVERY_S, self.look, "the number of wanted replicas could not be computed")
 
     def look(self) -> None:
         gates = list(self._gates.values())

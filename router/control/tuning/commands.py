@@ -104,5 +104,5 @@ def _models(connection: Connection) -> list[str]:
 
 def _require(model: str, models: list[str]) -> None:
     if model not in models:
-        there = f"there are: {', '.join(sorted(set(models)))}" if models else "there are none yet"
-        raise NotFound(f"there is no model {model}; {there}")
+        there = f"there are: {', '.join(sorted(set(models)))}" if models else "there are no models yet"
+        raise NotFound(f"model {model} not found; {there}")

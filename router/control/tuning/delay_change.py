@@ -101,14 +101,14 @@ async def apply(control: Control, model: str, wanted: Queueing) -> None:
     config = await control.config(model)
     batched = read_batched(config)
     if batched is None:
-        raise ControlError(f"{model} gathers no batches any more")
+        raise ControlError(f"{model} no longer has dynamic batching")
     if batched.queueing == wanted:
         return
     write_queueing(config, wanted, batched.own)
     await control.load(model, MessageToJson(config, preserving_proto_field_name=True))
     found = read_batched(await control.config(model))
     if found is None or found.queueing != wanted:
-        raise ControlError(f"{model} was loaded, but not with what was asked for")
+        raise ControlError(f"{model} was loaded, but not with the new queue delay")
 
 
 def write_queueing(config: Any, wanted: Queueing, own: Queueing) -> None:

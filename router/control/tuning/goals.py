@@ -91,8 +91,8 @@ def aim_of(subject: Subject, goals: list[Goal], window: Window, elsewhere_ms: fl
     learned = subject.learner.learned
     if learned is None:
         if window.requests < FEW:
-            return QueueDelay(0.0, 0, 0, "hardly any requests")
-        return QueueDelay(subject.delay_ms, 0, 0, "what its batches take is not known yet")
+            return QueueDelay(0.0, 0, 0, "too few requests")
+        return QueueDelay(subject.delay_ms, 0, 0, "the cost of its batches is not known yet")
     batched = next(iter(subject.batched.values()))
     rows_per_request = window.rows / window.requests if window.requests else 1.0
     arrivals = Arrivals(window.requests_per_s / len(subject.batched), rows_per_request)

@@ -179,7 +179,7 @@ def _verdict(moment: Moment, window: Window, course: Course) -> tuple[Decision, 
     barred = course.barring(now_ms, moment.now_s + moment.pace.barred_s)
     alone = _told_alone(now_ms, window)
     if trial is not None and trial.to_ms == now_ms and (why := alone or _told_worse(trial.before, window)):
-        return Decision(Action.UNDO, trial.from_ms, f"{why}: it is not tried again for a while"), barred
+        return Decision(Action.UNDO, trial.from_ms, f"{why}: not tried again for a while"), barred
     if window.is_late:
         # Where requests would be late without any delay too, it is not to be held against this one.
         is_cause = window.overrun_ms <= now_ms
@@ -193,7 +193,7 @@ def _told_alone(now_ms: float, window: Window) -> str:
     others = now_ms * window.requests_per_s / window.copies / 1000
     if window.executions < FEW or others < 1 or window.joined >= _LEAST_JOINED:
         return ""
-    return f"{window.joined:.2f} requests to a batch: almost nobody joins within {now_ms:g} ms"
+    return f"{window.joined:.2f} requests per batch: hardly any request joins another within {now_ms:g} ms"
 
 
 def _told_worse(before: Window, after: Window) -> str:
@@ -205,7 +205,7 @@ def _told_worse(before: Window, after: Window) -> str:
     if after.requests_per_s < _LIKE * before.requests_per_s or after.executions < FEW:
         return ""
     if after.mean_batch < _LEAST_GROWTH * before.mean_batch:
-        return f"{after.mean_batch:.2f} rows to a batch, {before.mean_batch:.2f} before: nothing is gained"
+        return f"{after.mean_batch:.2f} rows per batch, {before.mean_batch:.2f} before: no gain"
     if after.row_ms > _MOST_COST * before.row_ms:
         return f"a row takes {after.row_ms:.3g} ms of the model's time, {before.row_ms:.3g} before"
     return ""
@@ -216,7 +216,7 @@ def _lower(moment: Moment, aim: QueueDelay, course: Course) -> tuple[Decision, C
     wishes = _wishes(course, aim, lambda wish: wish < moment.delay_ms)
     is_one_step = aim.delay_ms > 0 and _step(moment.delay_ms) - _step(aim.delay_ms) == 1
     if is_one_step and len(wishes) < moment.pace.windows:
-        sentence = f"{aim.sentence}; one step down after {moment.pace.windows} windows like this"
+        sentence = f"{aim.sentence}; one step down after {moment.pace.windows} such windows"
         return Decision(Action.HOLD, moment.delay_ms, sentence), replace(course, wishes=wishes)
     return Decision(Action.LOWER, aim.delay_ms, aim.sentence), replace(course, wishes=())
 
@@ -228,15 +228,15 @@ def _raise(moment: Moment, aim: QueueDelay, window: Window, course: Course) -> t
     if window.is_late:
         wishes, waits_for = (), _lateness(window)
     elif target_ms >= course.barred_ms and now_s < course.barred_until_s:
-        waits_for = f"{course.barred_ms:g} ms did not do, and are not tried again for a while"
+        waits_for = f"{course.barred_ms:g} ms failed, and is not tried again for a while"
     elif len(wishes) < pace.windows:
-        waits_for = f"it has to be so for {pace.windows} windows, and was for {len(wishes)}"
+        waits_for = f"{len(wishes)} of {pace.windows} windows agree so far"
     elif now_s < course.raised_s + pace.between_raises_s:
         waits_for = f"the last change was less than {pace.between_raises_s:g} s ago"
     elif moment.waits_for:
         waits_for = moment.waits_for
     if waits_for:
-        sentence = f"{aim.sentence}; {target_ms:g} ms have to wait: {waits_for}"
+        sentence = f"{aim.sentence}; {target_ms:g} ms is postponed: {waits_for}"
         return Decision(Action.HOLD, moment.delay_ms, sentence), replace(course, wishes=wishes)
     trial = Trial(moment.delay_ms, target_ms, window)
     return Decision(Action.RAISE, target_ms, aim.sentence), replace(
@@ -257,9 +257,9 @@ def _step(delay_ms: float) -> int:
 def _lateness(window: Window) -> str:
     if window.late_ms is None:
         took, allowed = shown_ms(window.mean_ms), shown_ms(window.allowed_ms)
-        return f"requests take {took} in the mean, and {allowed} are allowed"
-    return f"5 of 100 requests take more than {shown_ms(window.late_ms)} of {shown_ms(window.limit_ms)}"
+        return f"requests take {took} on average, {allowed} allowed"
+    return f"5% of requests take more than {shown_ms(window.late_ms)}, {shown_ms(window.limit_ms)} allowed"
 
 
 def _told_late(window: Window) -> str:
-    return f"; {_lateness(window)}, which is not this delay's doing" if window.is_late else ""
+    return f"; {_lateness(window)}, which this delay does not cause" if window.is_late else ""

@@ -23,12 +23,12 @@ _SMALL_BYTES = 256 * _MIB
 def misfit(manifest: Manifest, member: str, batched: Batched, url: str) -> str | None:
     """Why it does not, or nobody can say that it does; looks at processes, so not for the event loop."""
     if batched.is_on_gpu:
-        return "its instances are on a GPU, whose memory may not hold it twice"
+        return "its instances are on a GPU, whose memory may not fit a second copy"
     is_here = is_on_this_machine(url)
     running_bytes = resident_bytes(member) if is_here else None
     needed_bytes = copy_bytes(manifest, member, batched.instances, running_bytes)
     if needed_bytes is None:
-        return "how much memory a second copy of it takes is not known"
+        return "the memory that a second copy needs is unknown"
     return judge(needed_bytes, available_memory_bytes() if is_here else None)
 
 
@@ -46,10 +46,10 @@ def judge(needed_bytes: int, available_bytes: int | None) -> str | None:
     if available_bytes is None:
         if needed_bytes <= _SMALL_BYTES:
             return None
-        return f"it takes {_mib(needed_bytes)}, and how much is free on its machine is not known"
+        return f"a second copy needs {_mib(needed_bytes)}; the free memory of its machine is unknown"
     if needed_bytes * _MARGIN + _SPARE_BYTES <= available_bytes:
         return None
-    return f"a second copy takes {_mib(needed_bytes)}, and {_mib(available_bytes)} are free"
+    return f"a second copy needs {_mib(needed_bytes)}; {_mib(available_bytes)} are free"
 
 
 def resident_bytes(member: str) -> int | None:

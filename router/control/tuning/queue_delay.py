@@ -60,8 +60,8 @@ class Prospect:
 
     def told(self, objective_ms: float) -> str:
         joining = f"{shown(self.joining)} more requests would join on average"
-        batches = f"batches of {shown(self.rows)} rows would save {self.saved:.0%} of its time"
-        verdict = "which keeps" if self.slow_ms <= objective_ms else "which is beyond"
+        batches = f"batches of {shown(self.rows)} rows would save {self.saved:.0%} of the compute time"
+        verdict = "within the allowed" if self.slow_ms <= objective_ms else "above the allowed"
         slow = f"answers would take up to {shown_ms(self.slow_ms)}, {verdict} {shown_ms(objective_ms)}"
         return f"with {self.delay_ms:g} ms {joining}: {batches}, and {slow}"
 
@@ -116,29 +116,33 @@ def _chosen(arrivals: Arrivals, room: Room, cost: BatchCost) -> QueueDelay:
     heard = f"{per_s:.3g} requests/s"
     load = per_s * cost.batch_ms(ceil(rows)) / 1000 / room.instances
     if load < LEAST_LOAD:
-        return _none(room, f"{heard} keep it {load:.1%} busy without any batch: it has time to spare")
+        return _none(room, f"{heard} keep it {load:.1%} busy without batching: batching is not needed")
     gap_ms = 1000 / per_s
     least_ms = next((step for step in LADDER_MS if step >= gap_ms), None)
     if least_ms is None:
-        return _none(room, f"{_told_gap(heard, gap_ms)}, and {LADDER_MS[-1]:g} ms are the longest delay")
+        return _none(room, f"{_told_gap(heard, gap_ms)}; the longest delay is {LADDER_MS[-1]:g} ms")
     batch = _largest_batch(arrivals, room, cost, least_ms)
     if batch is None:
         left_ms = _slack_ms(_least_batch(arrivals), arrivals, room, cost)
         if left_ms <= 0:
-            return _none(room, f"{heard} leave no time to wait within {shown_ms(room.objective_ms)}")
-        allowed = f"{shown_ms(room.objective_ms)} leave {shown_ms(left_ms)} to wait"
+            return _none(
+                room, f"{heard} leave no time to wait within the allowed {shown_ms(room.objective_ms)}"
+            )
+        allowed = f"the allowed {shown_ms(room.objective_ms)} leave {shown_ms(left_ms)} to wait"
         return _none(
-            room, f"{_told_gap(heard, gap_ms)}: that takes a delay of {least_ms:g} ms, and {allowed}"
+            room, f"{_told_gap(heard, gap_ms)}: batching needs a delay of {least_ms:g} ms, but {allowed}"
         )
     delay_ms = _delay_ms(batch, arrivals, least_ms)
     joined = min(batch, rows * (1 + delay_ms * per_s / 1000))
     gain = 1 - (cost.batch_ms(round(joined)) / joined) / (cost.batch_ms(ceil(rows)) / ceil(rows))
     if gain < LEAST_GAIN:
-        return _none(room, f"{heard}: batches of {joined:.0f} would save {max(0.0, gain):.0%} of its time")
+        return _none(
+            room, f"{heard}: batches of {joined:.0f} would save {max(0.0, gain):.0%} of the compute time"
+        )
     takes, allowed = shown_ms(cost.slow_batch_ms(batch)), shown_ms(room.objective_ms)
     sentence = (
-        f"{heard}: about {joined:.0f} rows gather in {delay_ms:g} ms, which saves {gain:.0%} of its time; "
-        f"{batch} rows take {takes}, and {allowed} are allowed"
+        f"{heard}: about {joined:.0f} rows gather in {delay_ms:g} ms, which saves {gain:.0%} of the compute "
+        f"time; {batch} rows take {takes}, {allowed} allowed"
     )
     return QueueDelay(delay_ms, batch, _queue_size(batch, room, cost), sentence)
 
@@ -161,7 +165,7 @@ def _none(room: Room, sentence: str) -> QueueDelay:
 
 
 def _told_gap(heard: str, gap_ms: float) -> str:
-    return f"{heard}: the next one comes {shown_ms(gap_ms)} later on average"
+    return f"{heard}: one every {shown_ms(gap_ms)} on average"
 
 
 def _least_batch(arrivals: Arrivals) -> int:

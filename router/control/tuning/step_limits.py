@@ -48,13 +48,13 @@ def _limits(report: EngineReport) -> str:
     most = (report.most_batch_size, report.most_step_tokens)
     all_of_it = f"up to {most[0]} sequences and {most[1]} tokens in a step, as configured"
     if not report.inter_token_ms:
-        return f"{all_of_it}: there is no inter-token objective"
+        return f"{all_of_it}: no inter-token objective is set"
     if report.learned is None:
-        return f"{all_of_it}: what its steps take is still to be learned, from the first requests"
-    asked = f"{_asked(report.inter_token_ms)} from token to token"
+        return f"{all_of_it}: the cost of its steps is not learned yet"
+    asked = f"{_asked(report.inter_token_ms)} between tokens"
     if now == most:
-        return f"{all_of_it}: that keeps {asked}, or nobody of the tier runs"
-    when = "" if report.active else " when something ran last"
+        return f"{all_of_it}: that keeps {asked}, or no request of the tier is running"
+    when = "" if report.active else " when requests last ran"
     return (
         f"up to {now[0]} of {most[0]} sequences and {now[1]} of {most[1]} tokens in a step{when}, "
         f"to keep {asked}"
@@ -68,7 +68,7 @@ def _asked(inter_token_ms: Mapping[str, float]) -> str:
         if (asked_ms := inter_token_ms.get(tier.label)) is not None:
             tiers.setdefault(asked_ms, []).append(tier.label)
     times = ", ".join(f"{asked_ms:g} ms ({', '.join(tiers[asked_ms])})" for asked_ms in sorted(tiers))
-    return times if len(tiers) == 1 else f"the tightest of those that run: {times}"
+    return times if len(tiers) == 1 else f"the tightest of the running tiers: {times}"
 
 
 def _cost(learned: LearnedStepCost) -> str:
@@ -84,7 +84,7 @@ def _cost(learned: LearnedStepCost) -> str:
     ]
     sentence = f"A step takes {' + '.join([f'{cost.base_ms:.3g} ms', *parts])}"
     if learned.is_frozen:
-        return f"{sentence}: the last good cost, for predictions are {learned.error:.0%} off now"
+        return f"{sentence}: the last good cost; current predictions are {learned.error:.0%} off"
     return f"{sentence}: learned from {learned.samples:,} steps, {learned.error:.0%} off on average"
 
 

@@ -120,13 +120,13 @@ def trial_obstacle(subject: Subject, subjects: Iterable[Subject], releases: Rele
     """Why nothing is tried now."""
     learned = subject.learner.learned
     if learned is not None and learned.is_frozen:
-        return f"what its batches take is predicted {learned.error:.0%} wrong"
+        return f"the predicted cost of its batches is {learned.error:.0%} off"
     split = releases.splits.get(subject.manifest.model)
     if split is not None and split.rollout_id is not None:
-        return "a rollout is in progress, which would be judged by it"
+        return "a rollout is in progress, whose measurements it would distort"
     for other in subjects:
         if other is not subject and other.course.trial is not None:
-            return f"a change of {other.name} is being judged"
+            return f"a change of {other.name} is being evaluated"
     return ""
 
 

@@ -114,12 +114,10 @@ class Tuner:
                 await self.turn()
                 is_away = False
             except InflightError as error:
-                log.log(
-                    logging.DEBUG if is_away else logging.WARNING, "tuning has to wait: %s", error.message
-                )
+                log.log(logging.DEBUG if is_away else logging.WARNING, "tuning is waiting: %s", error.message)
                 is_away = True
             except Exception:
-                log.exception("a turn of the tuning failed")
+                log.exception("an iteration of the tuner failed")
 
     async def turn(self) -> None:
         self._keep_up_with_releases()
@@ -160,7 +158,9 @@ class Tuner:
                     read = (replica.read_rows, replica.read_tokens)
                     subject.add(replica.name, totals, self._clock(), read)
             except ControlError as error:
-                log.debug("%s cannot be measured on %s: %s", subject.name, replica.name, error)
+                log.debug(
+                    "the statistics of %s on %s could not be read: %s", subject.name, replica.name, error
+                )
                 subject.lose(replica.name)
 
     async def _read_config(self, subject: Subject, replica: Replica) -> None:
@@ -215,7 +215,7 @@ class Tuner:
         )
         if decision.action is not Action.HOLD or not behind:
             return decision
-        return Decision(Action.ALIGN, subject.delay_ms, f"{', '.join(behind)} came back without it")
+        return Decision(Action.ALIGN, subject.delay_ms, f"{', '.join(behind)} was restarted without it")
 
     def _queueing(self, subject: Subject, decision: Decision, aim: QueueDelay) -> Queueing:
         present = max(subject.batched.values(), key=lambda each: each.queueing.delay_us)
@@ -233,7 +233,7 @@ class Tuner:
             return
         tuned = [each for each in subject.batched.values() if each.is_tuned]
         if tuned:
-            wanted = Decision(Action.RESTORE, tuned[0].own.delay_ms, "there is no objective any more")
+            wanted = Decision(Action.RESTORE, tuned[0].own.delay_ms, "the objective was removed")
             decision = await self._act(subject, wanted, tuned[0].own)
             await self._tell(subject, before_ms, decision)
 
@@ -250,7 +250,7 @@ class Tuner:
             url, member = replica.server.url, subject.member
             why = await asyncio.to_thread(self._misfit, subject.manifest, member, batched, url)
             if why is not None:
-                sentence = f"{decision.delay_ms:g} ms would do ({decision.sentence}), but {why}"
+                sentence = f"{decision.delay_ms:g} ms would be right ({decision.sentence}), but {why}"
                 return Decision(Action.HOLD, subject.delay_ms, sentence)
             if not self._in_control():
                 return Decision(Action.HOLD, subject.delay_ms, "another router is in control now")

@@ -104,7 +104,7 @@ class Simulations:
         """What came of it; who has `left` is told nothing, and nothing more is computed for them."""
         if self._is_busy:
             raise InflightError(
-                ErrorKind.RATE_LIMITED, "a simulation is running already: this router runs one at a time"
+                ErrorKind.RATE_LIMITED, "a simulation is already running: this router runs one at a time"
             )
         self._is_busy = True
         try:
@@ -120,7 +120,7 @@ class Simulations:
         try:
             await asyncio.wait((asking, leaving), timeout=self.limit_s, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
-                why = f"it takes longer than {self.limit_s:g} s: try fewer requests, or a lower rate"
+                why = f"it took longer than {self.limit_s:g} s: try fewer requests, or a lower rate"
                 raise InflightError(ErrorKind.INVALID_REQUEST, f"the simulation was stopped: {why}")
             status, told, complaint = asking.result()
         finally:

@@ -50,7 +50,7 @@ class Overview:
             try:
                 self.look()
             except Exception:
-                log.exception("the state of the router could not be read")
+                log.exception("the state of the router could not be collected")
 
     def look(self) -> None:
         """Takes one, and hands it to those who wait for it."""

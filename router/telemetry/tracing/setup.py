@@ -47,7 +47,7 @@ def check_tracing(settings: Options) -> None:
     if not endpoint:
         for key in ("otlp_headers", "otlp_headers_file"):
             if getattr(settings, key):
-                raise SettingsError(f"{key} is set and otlp_endpoint is not: set both, or neither")
+                raise SettingsError(f"{key} is set but otlp_endpoint is not: set both or neither")
         return
     if not _is_url(endpoint):
         raise SettingsError(
@@ -82,7 +82,7 @@ def _read_headers(key: str, pairs: list[str]) -> dict[str, str]:
         is_name = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
         if not (found and is_name and value.isascii() and value.isprintable()):
             raise SettingsError(
-                f"{key}: expected NAME=VALUE, one a line in the file, else with commas between"
+                f"{key}: expected NAME=VALUE, one per line in the file, otherwise separated by commas"
             )
         headers[name] = value
     return headers
@@ -118,10 +118,12 @@ class TraceMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts = self._outlet.counts
-        yield CounterMetricFamily("inflight_spans_sent", "Spans that the collector took.", value=counts.sent)
+        yield CounterMetricFamily(
+            "inflight_spans_sent", "Spans accepted by the collector.", value=counts.sent
+        )
         dropped = CounterMetricFamily(
             "inflight_spans_dropped",
-            "Spans that no collector got: queue_full, or export_failed.",
+            "Spans dropped: queue_full or export_failed.",
             labels=("reason",),
         )
         dropped.add_metric(("queue_full",), self._outlet.dropped)

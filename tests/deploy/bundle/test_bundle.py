@@ -121,7 +121,7 @@ def test_a_wheel_with_other_bytes_than_the_known_ones_is_refused(registry: Path,
     check_hashes(wheels, hashes)
     with zipfile.ZipFile(wheels[-1], "a") as archive:
         archive.writestr("quick/more.py", "import os")
-    with pytest.raises(BundleError, match=r"requirements\.hashes knows: quick-1\.0"):
+    with pytest.raises(BundleError, match=r"requirements\.hashes lists: quick-1\.0"):
         check_hashes(wheels, hashes)
 
 

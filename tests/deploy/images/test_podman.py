@@ -23,7 +23,7 @@ def test_every_key_of_every_service_is_known(name: str) -> None:
 
 def test_a_key_that_nobody_translates_is_refused() -> None:
     strange = {**SERVICES["redis"], "privileged": True}
-    with pytest.raises(SystemExit, match="redis has privileged, which nobody translates"):
+    with pytest.raises(SystemExit, match="redis has privileged, which cannot be translated"):
         Project("x", FOLDER, {**PROJECT.compose, "services": {"redis": strange}}).run_words("redis")
 
 

@@ -203,7 +203,7 @@ def test_an_adapter_that_is_not_there_ends_its_request_alone(
         for event in engine.step():
             if event.is_last:
                 events[event.key] = event
-    assert "there is no adapter nobody here" in (events[1].error or "")
+    assert "adapter nobody not found" in (events[1].error or "")
     assert events[2].error is None
 
 

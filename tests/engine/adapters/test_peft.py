@@ -101,7 +101,7 @@ def test_files_that_are_not_whole_are_refused(model: Any, shape: DecoderShape, t
     with pytest.raises(InflightError, match="only one of lora_A and lora_B"):
         read_adapter(tmp_path, "a", shape, 16)
     save_file({}, path)
-    with pytest.raises(InflightError, match="adds to nothing"):
+    with pytest.raises(InflightError, match="changes nothing"):
         read_adapter(tmp_path, "a", shape, 16)
     (tmp_path / "adapter_config.json").write_text(json.dumps([]))
     with pytest.raises(InflightError, match="does not hold a JSON object"):

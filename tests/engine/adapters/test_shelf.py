@@ -36,7 +36,7 @@ class Memory:
 
 def read(name: str) -> Adapter:
     if name == "nobody":
-        raise InflightError(ErrorKind.INVALID_REQUEST, "there is no adapter nobody here")
+        raise InflightError(ErrorKind.INVALID_REQUEST, "adapter nobody not found")
     return Adapter(name, 4, (), name.encode())
 
 
@@ -92,7 +92,7 @@ def test_a_waiter_that_gives_up_closes_no_place() -> None:
     assert shelf.borrow("one").worn is not None
 
 
-@pytest.mark.parametrize(("name", "said"), [("nobody", "no adapter nobody"), ("large", "no memory")])
+@pytest.mark.parametrize(("name", "said"), [("nobody", "adapter nobody not found"), ("large", "no memory")])
 def test_what_cannot_be_loaded_fails_its_loan_and_is_tried_again_the_next_time(name: str, said: str) -> None:
     memory = Memory(1)
     shelf = AdapterShelf(memory, read)

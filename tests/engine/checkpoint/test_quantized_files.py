@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_refused_by_name_with_a_runtime_that_may(
         Checkpoint(tmp_path)
     assert raised.value.kind is ErrorKind.UNSUPPORTED
     assert sentence in raised.value.message
-    assert raised.value.message.endswith("inflight_runtime = vllm serves many that this engine does not")
+    assert raised.value.message.endswith("inflight_runtime = vllm supports many that this engine does not")
 
 
 def test_a_missing_part_of_a_quantised_matrix_is_named(tmp_path: Path) -> None:

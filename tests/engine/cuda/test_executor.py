@@ -253,7 +253,9 @@ def test_a_launch_that_failed_half_way_leaves_nothing_for_the_next_try(
 
 def test_limits_above_those_of_the_start_are_refused(build: Build) -> None:
     engine = build()
-    with pytest.raises(InflightError, match="max_batch_size is 4; allowed: up to 3, which the engine was"):
+    with pytest.raises(
+        InflightError, match="max_batch_size is 4; allowed: up to 3, the value the engine was"
+    ):
         engine.configure(max_batch_size=4)
     with pytest.raises(InflightError, match="max_step_tokens is 13; allowed: up to 12"):
         engine.configure(max_step_tokens=13)

@@ -85,8 +85,8 @@ def test_a_gpu_without_memory_for_keys_and_values_is_refused_with_the_numbers() 
     assert refusal.value.kind is ErrorKind.ENGINE_FAILED
     assert refusal.value.message == (
         "the model does not fit on this GPU: after the weights 1.00 of 24.0 GiB are free and a step needs "
-        "1.50 GiB; kv_cache_free_gpu_mem_fraction 0.9 of the rest is less than one block of keys and values "
-        "takes; raise that fraction, lower inflight_max_step_tokens or inflight_max_batch_size, choose a "
+        "1.50 GiB; kv_cache_free_gpu_mem_fraction 0.9 of the rest is less than one KV block; raise that "
+        "fraction, lower inflight_max_step_tokens or inflight_max_batch_size, choose a "
         "smaller inflight_precision (fp8) or a larger GPU"
     )
 

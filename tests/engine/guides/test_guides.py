@@ -216,7 +216,7 @@ def test_a_forbidden_token_ends_its_own_answer_alone(compiler: GuideCompiler) ->
         (GuideKind.EBNF_GRAMMAR, "root ::= missing", "missing"),
         (GuideKind.EBNF_GRAMMAR, "", "root"),
         (GuideKind.EBNF_GRAMMAR, "start: missing", "missing"),
-        (GuideKind.REGEX, "a" * 70_000, "70000 bytes; allowed are 65536"),
+        (GuideKind.REGEX, "a" * 70_000, "70000 bytes; allowed: at most 65536"),
     ],
 )
 def test_a_guide_that_cannot_be_compiled_is_refused_with_the_reason(

@@ -80,10 +80,10 @@ def test_a_machine_computes_on_a_usable_device_or_says_what_is_missing(
 @pytest.mark.parametrize(
     ("machine", "sentence"),
     [
-        (CPU, "there is no NVIDIA GPU that this process can see"),
+        (CPU, "no NVIDIA GPU is visible to this process"),
         (replace(GPU, has_torch=False), "torch is not installed in"),
         (replace(GPU, torch_cuda=None), "is built without CUDA"),
-        (replace(GPU, has_triton=False), "triton, the compiler that torch's builds for CUDA bring, is not"),
+        (replace(GPU, has_triton=False), "triton, the compiler that CUDA builds of torch include, is not"),
         (
             replace(GPU, gpus=(V100,)),
             r"GPU 0 \(Tesla V100\) has compute capability 7.0; the engine needs 8.0 or newer",
@@ -98,10 +98,12 @@ def test_an_unusable_gpu_is_refused_with_the_reason(machine: Machine, sentence: 
 
 
 def test_a_gpu_number_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InflightError, match="gpu_device_ids is 1, and this process sees 1, counted from 0"):
+    with pytest.raises(InflightError, match="gpu_device_ids is 1, but this process sees 1 GPUs, counted"):
         decide("cuda", 1, GPU)
     for machine in (CPU, replace(GPU, has_numba=True)):
-        with pytest.raises(InflightError, match=r"gpu_device_ids is 1, .*; inflight_device = cpu keeps to"):
+        with pytest.raises(
+            InflightError, match=r"gpu_device_ids is 1, .*; inflight_device = cpu computes on"
+        ):
             decide("auto", 1, machine)
         assert decide("cpu", 1, machine) == Device()
     assert decide("auto", 0, CPU).notice is None, "nobody has missed a GPU"
@@ -190,9 +192,9 @@ def test_versions_are_read_from_package_metadata(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_numba_the_cpu_is_refused() -> None:
-    with pytest.raises(InflightError, match="'cpu', and numba is not installed here"):
+    with pytest.raises(InflightError, match="'cpu', but numba, which the CPU needs, is not installed here"):
         decide("cpu", 0, GPU)
-    with pytest.raises(InflightError, match=r"numba is not installed here.*there is no NVIDIA GPU"):
+    with pytest.raises(InflightError, match=r"numba.* is not installed here.*no NVIDIA GPU"):
         decide("auto", 0, Machine())
 
 

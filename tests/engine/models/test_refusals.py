@@ -35,24 +35,23 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones(llama_dir: Path)
     error = refusal(edit_config(llama_dir, architectures=["MambaForCausalLM"]))
     assert error.kind is ErrorKind.UNSUPPORTED
     assert error.message == (
-        f"{llama_dir} is a MambaForCausalLM, which this engine does not know; "
-        f"it knows {', '.join(sorted(FAMILIES))}"
+        f"{llama_dir} is a MambaForCausalLM, which this engine does not support; "
+        f"supported: {', '.join(sorted(FAMILIES))}"
     )
     assert len(FAMILIES) == 16
 
 
 def test_a_checkpoint_that_names_no_architecture_is_refused(llama_dir: Path) -> None:
-    assert "model of no named architecture" in refusal(edit_config(llama_dir, architectures=None)).message
+    assert "model of an unnamed architecture" in refusal(edit_config(llama_dir, architectures=None)).message
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"hidden_act": "relu"}, "hidden_act is 'relu'; this engine knows silu, swish, gelu_pytorch_tanh"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu'; supported: silu, swish, gelu_pytorch_tanh"),
         (
             {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}},
-            "rope scaling is 'proportional'; "
-            "this engine knows default, linear, dynamic, llama3, yarn, longrope",
+            "rope scaling is 'proportional'; supported: default, linear, dynamic, llama3, yarn, longrope",
         ),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
@@ -60,7 +59,7 @@ def test_a_checkpoint_that_names_no_architecture_is_refused(llama_dir: Path) -> 
         ),
         (
             {"use_bidirectional_attention": True},
-            "use_bidirectional_attention is set; this engine reads from left to right",
+            "use_bidirectional_attention is set; this engine supports only causal attention",
         ),
     ],
 )
@@ -76,7 +75,7 @@ def test_an_unsupported_config_is_refused_by_name(
     [
         (
             ["chunked_attention"] * 2,
-            "layer_types has 'chunked_attention'; this engine knows full_attention, sliding_attention",
+            "layer_types has 'chunked_attention'; supported: full_attention, sliding_attention",
         ),
         (["full_attention"], "layer_types names 1 layers; there are 2"),
     ],
@@ -120,7 +119,7 @@ def test_text_of_an_unknown_type_in_a_model_that_sees_is_refused(llama_dir: Path
         text_config={"model_type": "ministral3"},
     )
     assert refusal(llama_dir).message == (
-        "text_config is of a 'ministral3', which this engine does not know in it; it knows mistral"
+        "text_config is of a 'ministral3', which is not supported there; supported: mistral"
     )
 
 

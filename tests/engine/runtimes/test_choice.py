@@ -72,9 +72,13 @@ def test_tensorrt_llm_is_chosen_where_vllm_is_not() -> None:
 
 
 def test_where_nothing_can_one_sentence_says_what_to_install() -> None:
-    with pytest.raises(InflightError, match="StrangeForCausalLM, which this engine does not know") as failure:
+    with pytest.raises(
+        InflightError, match="StrangeForCausalLM, which this engine does not support"
+    ) as failure:
         decide_runtime(asked(), facts(STRANGE))
-    assert "vLLM is not installed here; inflight runtime install vllm brings it" in failure.value.message
+    assert (
+        "vLLM is not installed here; install it with inflight runtime install vllm" in failure.value.message
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,26 +87,34 @@ def test_where_nothing_can_one_sentence_says_what_to_install() -> None:
         (asked("llm"), facts(), "TensorRT-LLM is not installed here"),
         (asked("llm"), facts(llm=OLD), "tensorrt_llm is 1.2.1; 1.3 or newer is needed"),
         (asked("llm", inflight_device="cpu"), facts(llm=NEW), "inflight_device is 'cpu'"),
-        (asked("llm"), facts(GGUF, llm=NEW), "/model is no Hugging Face checkpoint"),
+        (asked("llm"), facts(GGUF, llm=NEW), "/model is not a Hugging Face checkpoint"),
         (asked("llm", data_parallel_size=2), facts(llm=NEW), "data_parallel_size is set"),
-        (asked("llm", inflight_precision="int4"), facts(llm=NEW), "TensorRT-LLM takes auto, fp32, bf16"),
-        (asked("llm", inflight_kv_precision="fp8"), facts(llm=NEW), "TensorRT-LLM takes auto"),
-        (asked("vllm"), facts(), "inflight runtime install vllm brings it"),
+        (asked("llm", inflight_precision="int4"), facts(llm=NEW), "TensorRT-LLM supports auto, fp32, bf16"),
+        (asked("llm", inflight_kv_precision="fp8"), facts(llm=NEW), "TensorRT-LLM supports auto"),
+        (asked("vllm"), facts(), "install it with inflight runtime install vllm"),
         (asked("vllm"), facts(vllm=OLD_VLLM), "vllm is 0.9.2; 0.26 or newer is needed"),
-        (asked("vllm"), facts(vllm=VLLM), "there is no NVIDIA GPU that this process can see"),
+        (asked("vllm"), facts(vllm=VLLM), "no NVIDIA GPU is visible to this process"),
         (asked("vllm", inflight_device="cuda"), facts(vllm=VLLM_CPU), "computes on the CPU"),
         (asked("vllm", inflight_device="cpu"), facts(gpus=1, vllm=VLLM), "computes on NVIDIA GPUs"),
-        (asked("vllm"), facts(GGUF, vllm=VLLM_CPU), "/model is no Hugging Face checkpoint"),
-        (asked("vllm", inflight_precision="int8"), facts(vllm=VLLM_CPU), "vLLM takes auto, fp32, bf16, fp8"),
+        (asked("vllm"), facts(GGUF, vllm=VLLM_CPU), "/model is not a Hugging Face checkpoint"),
+        (
+            asked("vllm", inflight_precision="int8"),
+            facts(vllm=VLLM_CPU),
+            "vLLM supports auto, fp32, bf16, fp8",
+        ),
         (
             asked("vllm", tensor_parallel_size=2, pipeline_parallel_size=2),
             facts(gpus=2, vllm=VLLM),
-            "needs 4 GPUs, and this process sees 2",
+            "needs 4 GPUs, but this process sees 2",
         ),
         (asked("engine", tensor_parallel_size=2), facts(), "tensor_parallel_size is 2"),
         (asked("engine", gpu_device_ids=(0, 1)), facts(), "gpu_device_ids names 2 GPUs"),
         (asked("engine", enable_expert_parallel=True), facts(), "enable_expert_parallel is true"),
-        (asked("engine", inflight_runtime_options={"a": 1}), facts(), "inflight_runtime_options are of"),
+        (
+            asked("engine", inflight_runtime_options={"a": 1}),
+            facts(),
+            "inflight_runtime_options are only for",
+        ),
         (asked("engine"), facts(UNREADABLE), "/model cannot be read: quant_method is 'aqlm'"),
         (asked("synthetic", data_parallel_size=2), facts(), "data_parallel_size is 2"),
     ],
@@ -112,7 +124,7 @@ def test_a_runtime_requested_by_name_is_refused_with_what_is_missing(
 ) -> None:
     with pytest.raises(InflightError, match=words) as failure:
         decide_runtime(parameters, there)
-    assert failure.value.message.startswith(f"inflight_runtime is '{parameters.inflight_runtime}', and ")
+    assert failure.value.message.startswith(f"inflight_runtime is '{parameters.inflight_runtime}', but ")
 
 
 def test_more_gpus_than_there_are_may_be_on_other_machines() -> None:
@@ -170,7 +182,9 @@ def test_the_python_of_a_runtime_is_the_one_that_its_note_names(tmp_path: Path) 
     parameters = asked("vllm", inflight_runtimes_dir=str(tmp_path))
     assert choose_runtime(parameters).interpreter == "/vllm/bin/python"
     (tmp_path / "vllm" / "runtime.json").write_text('{"interpreter": 1}')
-    with pytest.raises(InflightError, match=r"runtime\.json cannot be read: not the note of a runtime"):
+    with pytest.raises(
+        InflightError, match=r"runtime\.json cannot be read: not a runtime's environment file"
+    ):
         choose_runtime(parameters)
 
 
@@ -216,7 +230,7 @@ def test_a_gpus_number_counts_among_the_visible_ones(
 @pytest.mark.parametrize("runtime", [name for name in BY_NAME if name != "vllm"])
 def test_a_pool_is_refused_by_runtimes_that_compute_in_one_place(runtime: str) -> None:
     found = facts(LLAMA, 1, vllm=VLLM, llm=NEW)
-    with pytest.raises(InflightError, match=r"inflight_pool is 'prefill'; .* in one place alone"):
+    with pytest.raises(InflightError, match=r"inflight_pool is 'prefill'; .* no separate prefill and decode"):
         decide_runtime(asked(runtime, inflight_pool="prefill"), found)
 
 

@@ -204,7 +204,7 @@ def test_lost_results_break_the_engine_and_every_sequence_ends_once(launch_fails
         engine.add(key, GenerationRequest([key], 9))
     engine.step()
     executor.loses_results, executor.fail_next = True, launch_fails
-    with pytest.raises(EngineBroken, match="did not come to its end: RuntimeError: the device is lost"):
+    with pytest.raises(EngineBroken, match="a step failed: RuntimeError: the device is lost"):
         engine.step()
     events = engine.abort("engine_failed: gone")
     assert [(event.key, event.error) for event in events] == [

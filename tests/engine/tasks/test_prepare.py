@@ -219,7 +219,7 @@ def test_an_unknown_architecture_is_refused_in_our_own_words(tmp_path: Path) -> 
     assert result.status == 1
     last = result.complaint.splitlines()[-1]
     assert last.startswith("unsupported: ")
-    assert "is a PoemForCausalLM, which this engine does not know" in last
+    assert "is a PoemForCausalLM, which this engine does not support" in last
     assert not (tmp_path / "packed").exists()
 
 
@@ -314,7 +314,7 @@ def test_a_missing_gpu_is_refused_before_anything_is_made(model: Path, tmp_path:
         pytest.skip("this machine has a GPU")
     result = prepare(model, tmp_path / "packed", inflight_device="cuda")
     assert result.status == 2
-    assert result.complaint.startswith("unsupported: inflight_device is 'cuda', and there is no NVIDIA GPU")
+    assert result.complaint.startswith("unsupported: inflight_device is 'cuda', but no NVIDIA GPU")
     assert not (tmp_path / "packed").exists()
 
 

@@ -73,7 +73,7 @@ def test_unusable_settings_are_reported_in_one_sentence(
         (
             ["--model", "{stray}", "--port", "0", "--embeddings", ""],
             1,
-            "'mamba' model, which this engine does not read",
+            "'mamba' model, which this engine does not support",
         ),
         (
             ["--model", "{stray}", "--port", "0", "--embeddings", "nowhere"],

@@ -81,5 +81,7 @@ def test_the_repository_of_the_releases_is_created_once_and_kept(tmp_path: Path)
 
 def test_a_release_named_like_a_model_of_the_stack_is_refused(tmp_path: Path) -> None:
     (open_releases(tmp_path, []) / "ensemble").mkdir()
-    with pytest.raises(RepositoryError, match=r"repository/ensemble has the name of a model of the stack"):
+    with pytest.raises(
+        RepositoryError, match=r"repository/ensemble has the name of one of the stack's own models"
+    ):
         open_releases(tmp_path, ["ensemble", "tensorrt_llm"])

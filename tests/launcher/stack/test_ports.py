@@ -35,7 +35,7 @@ def test_zero_gives_different_free_ports_outside_the_range_of_outgoing_connectio
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EACCES, "port 80 on 127.0.0.1 is not for every user; choose one from 1024 on with --port"),
+        (errno.EACCES, "port 80 on 127.0.0.1 needs root privileges; choose one from 1024 on with --port"),
         (errno.EADDRNOTAVAIL, "127.0.0.1 is not an address of this machine; choose another with --host"),
         (errno.EAFNOSUPPORT, "127.0.0.1 is not an address of this machine"),
     ],

@@ -35,7 +35,7 @@ def check(settings: dict[str, int], directory: Path, host: str = "127.0.0.1") ->
 
 
 def test_a_public_address_is_refused_while_there_are_no_keys(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="there are no API keys: make one with `inflight keys create`"):
+    with pytest.raises(SettingsError, match="there are no API keys: create one with `inflight keys create`"):
         check({}, tmp_path, "0.0.0.0")
 
 

@@ -14,7 +14,7 @@ def test_a_server_that_answers_nobody_for_long_is_broken() -> None:
     watch = SilenceWatch(lambda: False)
     *before, fault = looks(watch, 100.0, 100.0 + PATIENCE_S)
     assert before == [None] * len(before)
-    assert fault == "it has answered nobody for 60 s"
+    assert fault == "it has not answered for 60 s"
 
 
 def test_a_server_that_answers_now_and_then_is_not_broken() -> None:

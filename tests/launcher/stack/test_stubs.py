@@ -18,7 +18,7 @@ from launcher.stack.stubs import State, Stub, StubCensus, StubWatch, model_of
 
 ENGINE, EMBEDDINGS, CANARY = "tensorrt_llm", "embeddings", "smol.2.tensorrt_llm"
 DEAD = Stub("", State.DEAD)
-FAULT = "nobody has loaded its tensorrt_llm model again"
+FAULT = "its tensorrt_llm model has not been loaded again"
 
 
 def alive(model: str = ENGINE) -> Stub:

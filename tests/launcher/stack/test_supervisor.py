@@ -91,9 +91,7 @@ def test_a_service_that_does_not_stay_up_is_given_up(tmp_path: Path) -> None:
     child = service(tmp_path, DIES, chances=1)
     child.is_ready = lambda: False
     keeper.start(child)
-    with pytest.raises(
-        ProcessFailed, match=r"does not stay up: giving up; its log is .*child\.log"
-    ) as failed:
+    with pytest.raises(ProcessFailed, match=r"keeps failing: giving up; its log is .*child\.log") as failed:
         tick_until(keeper, child, ready=True)
     assert failed.value.lines == ["out of cheese"]
 
@@ -108,7 +106,7 @@ def test_a_service_that_hangs_on_restart_is_killed_and_finally_given_up(tmp_path
     child.policy.quick_death_s = 0.05  # even one that loads for long must not be tried for ever
     child.child.kill()
     tick_until(keeper, child, ready=False)
-    with pytest.raises(ProcessFailed, match="was not ready in time and does not stay up: giving up"):
+    with pytest.raises(ProcessFailed, match="was not ready in time and keeps failing: giving up"):
         tick_until(keeper, child, ready=True)
     assert "The child was not ready in time after 0 s; starting it again in" in output.getvalue()
     assert not child.child.running

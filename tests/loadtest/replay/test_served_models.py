@@ -16,7 +16,7 @@ async def test_a_server_lists_its_models_and_their_context_lengths() -> None:
 
 
 def test_without_a_listener_the_error_says_so() -> None:
-    with pytest.raises(ServerError, match=r"http://127.0.0.1:9 does not tell its models: .*refused"):
+    with pytest.raises(ServerError, match=r"http://127.0.0.1:9 does not list its models: .*refused"):
         ask_models("http://127.0.0.1:9")
 
 
@@ -32,7 +32,7 @@ def test_the_first_text_model_or_the_named_one_is_used() -> None:
     assert choose(MODELS, None, 100) == ("tiny", 100)
     with pytest.raises(ServerError, match="no model 'other'; there are: words, tiny, large"):
         choose(MODELS, "other", None)
-    with pytest.raises(ServerError, match="--context-tokens does"):
+    with pytest.raises(ServerError, match="set --context-tokens"):
         choose({"words": None}, None, None)
-    with pytest.raises(ServerError, match="no model to ask"):
+    with pytest.raises(ServerError, match="no model is served"):
         choose({}, None, 100)

@@ -45,7 +45,7 @@ def test_too_few_requests_give_no_verdict() -> None:
     few = LoadRun("few", BEGAN_AT, 1.0, [answered()])
     found = comparison_of(few, busy_run())
     assert set(verdicts(found).values()) == {TOO_FEW}
-    assert found.verdict == "Nothing can be told: at least one run has fewer than 40 requests."
+    assert found.verdict == "No conclusion is possible: at least one run has fewer than 40 requests."
 
 
 def test_runs_that_cannot_be_compared_are_compared_with_a_warning() -> None:
@@ -55,4 +55,4 @@ def test_runs_that_cannot_be_compared_are_compared_with_a_warning() -> None:
     objectives, load, broken_off = comparison_of(first, second).warnings
     assert "different objectives" in objectives
     assert "The load differs" in load
-    assert "The second run was broken off" in broken_off
+    assert "The second run was interrupted" in broken_off

@@ -110,10 +110,10 @@ def test_the_verdict_is_by_95_of_100_of_each_tier() -> None:
     assert verdict(*[answered()] * 19, refused())[0] is True
     assert verdict(*[answered()] * 18, refused(), refused()) == (
         False,
-        "Objectives missed: 90.0% of interactive requests were good; 95% are to be.",
+        "Objectives missed: 90.0% of interactive requests were good; 95% are required.",
     )
     assert verdict(answered(), slo={})[0] is None
-    assert verdict() == (None, "Nothing was asked.")
+    assert verdict() == (None, "No requests were sent.")
 
 
 def test_errors_that_differ_in_numbers_are_the_same() -> None:
@@ -125,7 +125,7 @@ def test_errors_that_differ_in_numbers_are_the_same() -> None:
     assert [(each.status, each.message, each.count) for each in found] == [
         (503, "… requests wait", 2),
         (0, "ServerDisconnectedError: gone", 1),
-        (200, "the answer has not the 11 tokens it was to have", 1),
+        (200, "the answer does not have the 11 tokens that were asked for", 1),
     ]
     assert found[1].request_id == "req-bad"
 
@@ -143,8 +143,8 @@ def test_a_reader_is_warned_of_what_the_numbers_do_not_show() -> None:
     run = run_of(late, planned=4)
     run.clamped = 2
     broken_off, client, clamped = warnings_of(run)
-    assert broken_off == "The run was broken off: 1 of 4 requests were sent."
-    assert "The client itself was late: 1 of 100 requests left 200 ms" in client
+    assert broken_off == "The run was interrupted: 1 of 4 requests were sent."
+    assert "The client itself was late: 1 of 100 requests was sent 200 ms" in client
     assert clamped == "2 requests were shortened to fit the model."
     assert warnings_of(run_of()) == ["There were no requests."]
     assert warnings_of(run_of(failed())) == ["No request was answered."]

@@ -72,7 +72,7 @@ def test_a_file_stays_small_however_long_the_answers_are() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nonsense", "is no JSON"),
+        ("nonsense", "is not JSON"),
         ("[]", "it has no version"),
         ('{"version": 9}', "is of version 9; this one reads version 1"),
         ('{"version": 1, "name": "t"}', "has no 'began_at'"),
@@ -92,7 +92,7 @@ def test_a_run_with_rows_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
     data["requests"][0].pop()
     path = tmp_path / "results.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(RunError, match="does not hold what a run holds"):
+    with pytest.raises(RunError, match="does not have the fields of a run"):
         load_run(path)
 
 

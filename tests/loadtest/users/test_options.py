@@ -17,8 +17,8 @@ def test_kinds_of_users_are_read_as_written() -> None:
     [
         ("chats=1", "'chats'; allowed: chat,"),
         ("chat=x", "whole number"),
-        ("chat=0", "nobody"),
-        ("", "nobody"),
+        ("chat=0", "no users"),
+        ("", "no users"),
     ],
 )
 def test_unreadable_kinds_say_why(text: str, problem: str) -> None:
@@ -41,5 +41,5 @@ def test_text_and_embedding_models_are_found_by_what_they_accept() -> None:
 
 
 def test_an_unreachable_target_says_so() -> None:
-    with pytest.raises(TargetError, match="cannot be asked"):
+    with pytest.raises(TargetError, match="cannot be reached"):
         find_target("http://127.0.0.1:9")

@@ -102,7 +102,7 @@ async def test_one_is_added_at_a_time_and_can_be_stopped(place: Place) -> None:
     began = await place.add(model="slow", source="models/alpha")
     assert began.status_code == 202
     second = await place.add(model="tiny", source="models/alpha")
-    assert (second.status_code, "one at a time" in second.text) == (409, True)
+    assert (second.status_code, "already" in second.text) == (409, True)
     stopped = await place.router.http.delete(f"/admin/additions/{began.json()['id']}", timeout=60)
     assert stopped.json()["state"] == "stopped"
     assert (await place.finished(await place.add(model="tiny", source="models/alpha")))["state"] == "added"
@@ -113,8 +113,8 @@ async def test_one_is_added_at_a_time_and_can_be_stopped(place: Place) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"source": "models/nobody"}, "GET /admin/release-sources lists them"),
-        ({"source": "../../etc"}, "GET /admin/release-sources lists them"),
+        ({"source": "models/nobody"}, "GET /admin/release-sources lists all sources"),
+        ({"source": "../../etc"}, "GET /admin/release-sources lists all sources"),
         ({"model": "--config"}, "model"),
         ({"parameters": {"gpt_model_path": "/etc/passwd"}}, "parameters"),
         ({"parameters": {"inflight_runtime_options": '{"trust_remote_code": true}'}}, "parameters"),

@@ -67,9 +67,9 @@ REFUSED: list[tuple[str, str, object, int, str]] = [
     ("PUT", f"{M}/standard", {"first_token_ms": 5}, 400, "first_token_ms"),
     ("PUT", f"{M}/standard", {"end_to_end_s": 1}, 400, "m generates text"),
     ("PUT", f"{M}/fast", {"first_token_s": 1}, 404, "allowed: interactive, standard, batch"),
-    ("PUT", f"{PATH}/x/standard", {"first_token_s": 1}, 404, "there is no model x; there are: m"),
-    ("GET", f"{PATH}/x", None, 404, "there is no model x"),
-    ("GET", f"{PATH}/M@1", None, 404, "no model of this name"),
+    ("PUT", f"{PATH}/x/standard", {"first_token_s": 1}, 404, "model x not found; there are: m"),
+    ("GET", f"{PATH}/x", None, 404, "model x not found"),
+    ("GET", f"{PATH}/M@1", None, 404, "model not found"),
     ("DELETE", f"{M}/batch", None, 404, "m has no objective for batch"),
 ]
 

@@ -154,7 +154,7 @@ async def test_recorded_prompts_are_asked_again_only_where_prompts_are_logged(
         begun = await logging("POST", f"{M}/canary", {"version": 2, "replay_per_s": 1})
         assert begun["plan"]["replay_per_s"] == 1
         event = (await logging("GET", f"{M}/events"))["data"][0]
-    assert event["reason"] == "asks prompts of the prompt log again, up to 1 a second"
+    assert event["reason"] == "replays prompts of the prompt log, up to 1 per second"
 
 
 async def test_a_rollout_takes_schemas_and_likenesses_of_golden_prompts(admin: Admin) -> None:
@@ -171,15 +171,15 @@ async def test_a_rollout_takes_how_much_slower_its_canary_is_meant_to_be(admin: 
 
 WRONG: list[tuple[str, str, Any, int, str]] = [
     ("GET", f"{PATH}/other", None, 404, "no releases"),
-    ("GET", f"{PATH}/M%20M", None, 404, "no model of this name"),
-    ("GET", f"{PATH}/{'m' * 300}", None, 404, "no model of this name"),
+    ("GET", f"{PATH}/M%20M", None, 404, "model not found"),
+    ("GET", f"{PATH}/{'m' * 300}", None, 404, "model not found"),
     ("GET", f"{PATH}/other/rollouts", None, 404, "no releases"),
     ("GET", f"{PATH}/other/events", None, 404, "no releases"),
     ("GET", f"{M}/events?limit=0", None, 400, "limit"),
     ("GET", f"{M}/versions/9", None, 404, "there are m@1, m@2, m@3"),
     ("GET", f"{M}/versions/x", None, 404, "no release of this number"),
     ("GET", f"{M}/versions/{'9' * 30}", None, 404, "no release of this number"),
-    ("POST", f"{M}/versions/9/load", None, 404, "there is no release m@9"),
+    ("POST", f"{M}/versions/9/load", None, 404, "release m@9 not found"),
     ("POST", f"{M}/versions/0/load", None, 404, "no release of this number"),
     ("POST", f"{M}/versions/1/unload", None, 400, "gets 100% of the requests"),
     ("PUT", f"{M}/split", {"arms": []}, 400, "arms"),
@@ -188,11 +188,11 @@ WRONG: list[tuple[str, str, Any, int, str]] = [
     ("PUT", f"{M}/split", {**ALL_TO_1, "sticky": "mood"}, 400, "sticky"),
     ("PUT", f"{M}/split", {**ALL_TO_1, "shadow": {"version": 2, "share": 0}}, 400, "share"),
     ("PUT", f"{M}/split", {"arms": [{"version": 2**40, "weight": 1}]}, 400, "version"),
-    ("PUT", f"{PATH}/other/split", ALL_TO_1, 404, "no release other@1"),
-    ("POST", f"{M}/canary", {"version": 1}, 400, "gets 100% of the requests already"),
-    ("POST", f"{M}/canary", {"version": 9}, 404, "there is no release m@9"),
-    ("POST", f"{M}/canary", {"version": 2, "weights": [0.5, 0.1]}, 400, "grow"),
-    ("POST", f"{M}/canary", {"version": 2, "weights": [0.5]}, 400, "last step of a rollout is 1"),
+    ("PUT", f"{PATH}/other/split", ALL_TO_1, 404, "release other@1 not found"),
+    ("POST", f"{M}/canary", {"version": 1}, 400, "already gets 100% of the requests"),
+    ("POST", f"{M}/canary", {"version": 9}, 404, "release m@9 not found"),
+    ("POST", f"{M}/canary", {"version": 2, "weights": [0.5, 0.1]}, 400, "increase"),
+    ("POST", f"{M}/canary", {"version": 2, "weights": [0.5]}, 400, "last step of a rollout has to be 1"),
     ("POST", f"{M}/canary", {"version": 2, "alpha": 0}, 400, "alpha"),
     ("POST", f"{M}/canary", {"version": 2, "golden": [{"prompt": "x"}]}, 400, "contains, equals or matches"),
     ("POST", f"{M}/canary", {"version": 2, "golden": [{"prompt": "x", "matches": "("}]}, 400, "expression"),
@@ -204,7 +204,7 @@ WRONG: list[tuple[str, str, Any, int, str]] = [
     ("POST", f"{M}/promote", {"version": 3}, 400, "m@3 is added"),
     ("POST", f"{M}/promote", {"version": 1, "reason": "a\0b"}, 400, "reason"),
     ("POST", f"{M}/promote", {"versoin": 1}, 400, "versoin"),
-    ("POST", f"{M}/rollback", {}, 400, "neither a rollout nor a release on standby"),
+    ("POST", f"{M}/rollback", {}, 400, "neither a rollout nor a standby release"),
     ("POST", f"{PATH}/other/rollback", {}, 400, "other is not served"),
     ("POST", f"{M}/pause", None, 404, "no rollout in progress"),
     ("POST", f"{M}/resume", None, 404, "no rollout in progress"),

@@ -216,7 +216,7 @@ async def test_an_owner_cannot_delete_the_tenant_with_its_bill(router: RunningRo
     ("asked", "why"),
     [
         ({"scopes": ["files"]}, "it lacks the scopes files"),
-        ({"models": ["another"]}, f"it is for {MODEL} alone"),
+        ({"models": ["another"]}, f"it is limited to {MODEL}"),
     ],
 )
 async def test_a_key_makes_no_stronger_key(router: RunningRouter, asked: dict[str, object], why: str) -> None:

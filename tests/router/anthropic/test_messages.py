@@ -271,17 +271,21 @@ BLOCKS: list[tuple[str, dict[str, Any], str]] = [
     ("user", {"type": "image", "source": {"type": "url"}}, "messages[0].content[0].source.url: expected"),
     ("user", {"type": "image", "source": {"type": "s3"}}, "messages[0].content[0].source"),
     ("user", {"type": "image"}, "messages[0].content[0].source"),
-    ("assistant", {"type": "image", "source": {"type": "url", "url": "x"}}, "image blocks are not read"),
-    ("user", {"type": "document", "source": {"type": "text", "data": "x"}}, "document blocks are not read"),
-    ("user", {"type": "tool_use", "id": "a", "name": "f", "input": {}}, "tool_use blocks are not read"),
-    ("assistant", {"type": "tool_result", "tool_use_id": "a"}, "tool_result blocks are not read"),
-    ("user", {"type": "thinking", "thinking": "x"}, "thinking blocks are not read"),
+    ("assistant", {"type": "image", "source": {"type": "url", "url": "x"}}, "image blocks are not supported"),
+    (
+        "user",
+        {"type": "document", "source": {"type": "text", "data": "x"}},
+        "document blocks are not supported",
+    ),
+    ("user", {"type": "tool_use", "id": "a", "name": "f", "input": {}}, "tool_use blocks are not supported"),
+    ("assistant", {"type": "tool_result", "tool_use_id": "a"}, "tool_result blocks are not supported"),
+    ("user", {"type": "thinking", "thinking": "x"}, "thinking blocks are not supported"),
     ("user", {"type": "tool_result", "content": "x"}, "tool_use_id"),
     ("assistant", {"type": "tool_use", "id": "a", "name": "f"}, "an id, a name and an input"),
     (
         "user",
         {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]},
-        "messages[0].content[0].content[0]: image blocks are not read here",
+        "messages[0].content[0].content[0]: image blocks are not supported here",
     ),
 ]
 

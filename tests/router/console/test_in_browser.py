@@ -212,7 +212,7 @@ async def test_what_a_tool_found_is_given_back_and_the_chat_goes_on_with_it(cons
     found = page.get_by_label("What look found")
     await found.nth(1).wait_for()
     assert await watched.find_barriers() == []
-    back = page.get_by_text("Give it back")
+    back = page.get_by_text("Send the results")
     await found.nth(0).fill(EVIL)
     assert await back.is_disabled(), "until each call has its result"
     await found.nth(1).fill("a lake")
@@ -421,7 +421,7 @@ async def test_a_run_of_faults_opens_with_zoom_hover_and_csv(console: Console, t
     page = watched.page
     await watched.open("runs")
     await page.set_input_files("input[type=file]", str(file))
-    await page.locator(".card", has_text="Faults on purpose").wait_for()
+    await page.locator(".card", has_text="Injected faults").wait_for()
     shown = await page.inner_text(".card .stats")
     assert re.search(r"Faults\s*25", shown)
     assert re.search(r"Violations\s*1", shown)

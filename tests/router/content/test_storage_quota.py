@@ -22,7 +22,7 @@ async def test_conversations_responses_and_files_share_one_quota() -> None:
         statuses = [response.status_code for response in made]
         assert set(statuses) == {200, 413}
         assert statuses == sorted(statuses)
-        assert "bytes it may keep" in made[-1].text
+        assert "bytes of storage" in made[-1].text
         first = made[0].json()["id"]
         added = await router.http.post(f"/v1/conversations/{first}/items", json={"items": [message]})
         assert added.status_code == 413
@@ -65,7 +65,7 @@ def test_sums_are_remembered_for_a_while_and_looked_up_again_before_long(
         quota.take(connection, "acme", 10)
     assert sums == 1
     for _ in range(3):
-        with pytest.raises(InflightError, match="take 100 of the 100 bytes") as refused:
+        with pytest.raises(InflightError, match="take 100 of its 100 bytes") as refused:
             quota.take(connection, "acme", 1)
         assert refused.value.kind is ErrorKind.TOO_LARGE
     with pytest.raises(InflightError):

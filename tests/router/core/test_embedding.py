@@ -135,7 +135,7 @@ async def test_a_request_that_exceeds_its_token_limit_is_ended_midway(router: Ru
     router.embedder.tokens = lambda row: MAX_TOTAL_TOKENS // 40
     response = await embed(router, LONG_LIST)
     assert response.status_code == 400
-    assert "tokens in all; allowed: at most 300000 a request" in response.json()["error"]["message"]
+    assert "tokens in total; allowed: at most 300000 per request" in response.json()["error"]["message"]
     assert len(router.embedder.calls) < 11
 
 
@@ -160,7 +160,7 @@ async def test_embeddings_of_a_text_model_are_refused_with_a_model_that_makes_th
     assert response.status_code == 400
     assert response.json()["error"]["message"] == (
         f"The model '{MODEL}' generates text, by /v1/chat/completions or /v1/completions, and makes no "
-        f"embeddings; ask '{EMBEDDER}' instead"
+        f"embeddings; use '{EMBEDDER}' instead"
     )
     response = await router.http.post("/v1/embeddings", json={"model": "other", "input": "hi"})
     assert response.status_code == 404

@@ -70,5 +70,5 @@ def test_rows_of_different_shapes_cannot_be_joined() -> None:
         return Output("output_log_probs", "FP32", (1, 1, count), bytes(4 * count))
 
     answers = [Answer((log_probs(2),), False), Answer((log_probs(3),), True, row=1)]
-    with pytest.raises(InflightError, match="ask for it in a stream"):
+    with pytest.raises(InflightError, match="request it as a stream"):
         join(answers)

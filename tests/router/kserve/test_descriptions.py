@@ -56,10 +56,10 @@ async def test_a_model_for_embeddings_is_no_ensemble(grpc: Any) -> None:
 
 
 async def test_steps_are_described_and_still_cannot_be_called(grpc: Any) -> None:
-    with pytest.raises(InferenceServerException, match="a step inside others"):
+    with pytest.raises(InferenceServerException, match="a step of other models"):
         await grpc.infer("preprocessing", prompt_inputs(grpc_input))
     assert not await grpc.is_model_ready("preprocessing")
-    with pytest.raises(InferenceServerException, match="a step inside others"):
+    with pytest.raises(InferenceServerException, match="a step of other models"):
         await grpc.get_model_config("preprocessing", "2")
 
 

@@ -129,7 +129,7 @@ async def test_generate_stream_sends_an_event_for_each_response(kserve: RunningK
 
 
 async def test_errors_are_in_tritons_shape(kserve: RunningKserve, client: Any, http: Any) -> None:
-    with pytest.raises(InferenceServerException, match="there is no input 'wrong'"):
+    with pytest.raises(InferenceServerException, match="input 'wrong' does not exist"):
         await client.infer(MODEL, [*prompt_inputs(http_input), http_input("wrong", "BOOL", [[True]])])
     for path, status in (("/v2/nothing", 404), ("/v2/models/other", 404), ("/v2/logging", 403)):
         answer = await http.get(path)

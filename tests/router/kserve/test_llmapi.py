@@ -94,11 +94,14 @@ async def test_http_generate_takes_plain_fields(kserve: RunningKserve) -> None:
     ("given", "said"),
     [
         ({"sampling_param_best_of": ("INT32", 2)}, "sampling_param_best_of' is 2; allowed: 1"),
-        ({"lora_path": ("BYTES", b"/etc")}, "'lora_path' is not taken here: an adapter is a model"),
-        ({"image_url": ("BYTES", b"x")}, "'image_url' is not taken here"),
-        ({"return_stop_reason": ("BOOL", True)}, "which word stopped an answer is not told"),
+        (
+            {"lora_path": ("BYTES", b"/etc")},
+            "'lora_path' is not supported here: an adapter is a separate model",
+        ),
+        ({"image_url": ("BYTES", b"x")}, "'image_url' is not supported here"),
+        ({"return_stop_reason": ("BOOL", True)}, "the stop word that ended an answer is not reported"),
         ({"stop": ("BOOL", True)}, "cancel the request itself"),
-        ({"max_tokens": ("INT32", 4)}, "there is no input 'max_tokens'; allowed are text_input"),
+        ({"max_tokens": ("INT32", 4)}, "input 'max_tokens' does not exist; allowed are text_input"),
         ({"sampling_param_max_tokens": ("INT32", 0)}, "allowed are 1 to"),
     ],
 )
@@ -110,9 +113,9 @@ async def test_what_is_not_done_is_refused_by_name(
 
 
 async def test_several_prompts_and_other_models_are_refused(client: Any) -> None:
-    with pytest.raises(InferenceServerException, match="has 2 texts; allowed: one a request"):
+    with pytest.raises(InferenceServerException, match="has 2 texts; allowed: one per request"):
         await client.infer(NAME, [grpc_input("text_input", "BYTES", [b"a", b"b"])])
-    with pytest.raises(InferenceServerException, match="is no language model"):
+    with pytest.raises(InferenceServerException, match="is not a language model"):
         await client.infer(f"{EMBEDDER}.llmapi", inputs())
     with pytest.raises(InferenceServerException, match="'nobody' does not exist"):
         await client.infer("nobody.llmapi", inputs())

@@ -59,11 +59,11 @@ def wrongs() -> list[tuple[str, Any]]:
     case("257 characters").id = "x" * 257
     case("both contents and raw").raw_input_contents.extend([b"", b""])
     case("2 inputs and 1 raw").raw_input_contents.append(b"")
-    case("there is no output 'x'").outputs.add(name="x")
+    case("output 'x' does not exist").outputs.add(name="x")
     message = case("twice")
     message.outputs.add(name="text_output")
     message.outputs.add(name="text_output")
-    case("is not offered").outputs.add(name="text_output").parameters["classification"].int64_param = 1
+    case("is not supported").outputs.add(name="text_output").parameters["classification"].int64_param = 1
     case("shared memory").inputs[0].parameters["shared_memory_region"].string_param = "a"
     case("goes in bytes_contents").inputs[0].contents.int_contents.append(1)
     case("goes in raw_input").inputs.add(name="lora_weights", datatype="FP16").contents.fp32_contents.append(

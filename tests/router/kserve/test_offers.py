@@ -84,7 +84,7 @@ def test_a_version_pins_a_release_however_it_is_given() -> None:
         ("tiny@12", "1", "has no version '1'; it has 12"),
         ("tiny.12", "", "'tiny.12' does not exist; there are tiny"),
         ("tiny.12.tensorrt_llm", "", "does not exist"),
-        ("tensorrt_llm", "", "a step inside others"),
+        ("tensorrt_llm", "", "a step of other models"),
         ("embeddings", "", "does not exist"),
     ],
 )

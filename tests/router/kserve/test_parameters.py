@@ -55,7 +55,7 @@ def test_documented_parameters_are_accepted() -> None:
     ],
 )
 def test_reserved_and_unknown_parameters_are_refused_by_name(name: str) -> None:
-    with pytest.raises(InflightError, match="is not taken") as refused:
+    with pytest.raises(InflightError, match="is not supported") as refused:
         read_parameters({name: True})
     assert refused.value.message.isprintable()
 

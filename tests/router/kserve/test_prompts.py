@@ -87,7 +87,7 @@ def test_outputs_that_only_the_router_requested_are_not_shown() -> None:
 
 def test_rows_of_different_lengths_are_refused_where_they_would_have_to_be_one_tensor() -> None:
     asked = values(2, return_log_probs=column("BOOL", True, False))
-    with pytest.raises(InflightError, match="ask for it in a stream"):
+    with pytest.raises(InflightError, match="request it as a stream"):
         check_joinable(asked, shown_outputs(asked, frozenset()))
     check_joinable(asked, frozenset({"cum_log_probs"}))
     check_joinable(values(return_log_probs=column("BOOL", True)), frozenset({"output_log_probs"}))

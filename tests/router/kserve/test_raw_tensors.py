@@ -96,7 +96,7 @@ def test_inputs_are_sent_in_the_order_of_the_config_and_optional_ones_may_be_mis
     [
         ([], "'X' is missing"),
         ([ROW, ROW], "twice"),
-        ([ROW, Sent("Z", "FP32", [1, 2], bytes(8))], "there is no input 'Z'; allowed are X, MORE"),
+        ([ROW, Sent("Z", "FP32", [1, 2], bytes(8))], "input 'Z' does not exist; allowed are X, MORE"),
         ([Sent("X", "FP64", [1, 2], bytes(16))], "has type FP64; allowed: FP32"),
         ([Sent("X", "FP32", [2], bytes(8))], r"has shape \[2\]; allowed: \[-1, 2\], the first number being"),
         ([Sent("X", "FP32", [5, 2], bytes(40))], "rows, 1 to 4"),

@@ -34,7 +34,7 @@ async def test_a_probe_needs_no_key_and_hears_whether_requests_would_be_served(
 
 
 async def test_an_unknown_service_is_not_found(kserve: RunningKserve) -> None:
-    with pytest.raises(grpc.aio.AioRpcError, match="there is no service 'nope'") as refused:
+    with pytest.raises(grpc.aio.AioRpcError, match="service 'nope' does not exist") as refused:
         await health(kserve, "nope")
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 

@@ -38,7 +38,7 @@ async def test_a_client_that_does_not_read_is_treated_as_disconnected() -> None:
         return asyncio.ensure_future(answer(outbox, departure))
 
     context = StuckContext()
-    with pytest.raises(InflightError, match=r"did not read for 0\.05 s"):
+    with pytest.raises(InflightError, match=r"read nothing for 0\.05 s"):
         await Stream(start, context, send_timeout_s=0.05).serve(forever())
     assert left.is_set()
     assert context.written == [0]

@@ -196,7 +196,7 @@ async def test_typed_contents_are_read_like_raw_bytes(models: Models, plain: htt
 async def test_an_answer_in_bf16_is_sent_as_bytes_alone(models: Models, plain: httpx.AsyncClient) -> None:
     models.everything.script = lambda request: [response(("BF16", "BF16", [1], b"\x80\x3f"))]
     refused = await plain.post(f"/v2/models/{EVERYTHING}/infer", json={"inputs": []})
-    assert "ask for it with binary_data" in refused.json()["error"]
+    assert "request it with binary_data" in refused.json()["error"]
     body = {"inputs": [], "parameters": {"binary_data_output": True}}
     answer = await plain.post(f"/v2/models/{EVERYTHING}/infer", json=body)
     assert answer.content.endswith(b"}\x80\x3f")
@@ -226,7 +226,9 @@ async def test_tensors_that_the_config_does_not_allow_are_refused_before_anythin
             await grpc.infer(CLASSIFIER, wrong)
         assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
     for parameters in ({"inflight_tier": "first"}, {"mine": 1}, {"add_special_tokens": True}):
-        with pytest.raises(InferenceServerException, match=r"for language models|is not taken|allowed are"):
+        with pytest.raises(
+            InferenceServerException, match=r"for language models|is not supported|allowed are"
+        ):
             await http.infer(CLASSIFIER, image(http_input), parameters=parameters)
     region = httpclient.InferInput("IMAGE", [1, 2, 1], "FP32")
     region.set_shared_memory("region", 8)
@@ -240,7 +242,7 @@ async def test_a_decoupled_model_is_called_in_a_stream(models: Models, grpc: Any
     assert [result.as_numpy("TICK").tolist() for result in results] == [[0], [1], [2]]
     (sent,) = models.ticker.requests
     assert set(sent.parameters) == {"triton_enable_empty_final_response"}
-    with pytest.raises(InferenceServerException, match="ask it in a stream") as refused:
+    with pytest.raises(InferenceServerException, match="call it as a stream") as refused:
         await grpc.infer(TICKER, count(grpc_input))
     assert refused.value.status() == "StatusCode.UNIMPLEMENTED"
 

@@ -23,7 +23,11 @@ ADVICE = (
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"messages": [{**QUESTION, "images": ["aGk="]}]}, "reads text, not images"),
     ("chat", {"messages": [{"role": "developer", "content": "x"}]}, "messages[0].role"),
-    ("chat", {"messages": [{**QUESTION, "tool_calls": [{"function": {"name": "f"}}]}]}, "only an assistant"),
+    (
+        "chat",
+        {"messages": [{**QUESTION, "tool_calls": [{"function": {"name": "f"}}]}]},
+        "only allowed with the role assistant",
+    ),
     ("chat", {"think": "hard"}, "think"),
     ("chat", {"logprobs": True}, "logprobs"),
     ("chat", {"format": "yaml"}, "format"),
@@ -35,7 +39,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("generate", {"prompt": "hi", "template": "x"}, "template"),
     ("generate", {"prompt": "hi", "context": [1]}, "context"),
     ("generate", {"prompt": "hi", "images": ["aGk="]}, "reads text, not images"),
-    ("generate", {"prompt": "hi", "images": ["aGk="], "raw": True}, "images: not with a raw prompt"),
+    ("generate", {"prompt": "hi", "images": ["aGk="], "raw": True}, "images: not allowed with a raw prompt"),
     ("embed", {"model": EMBEDDER}, "input"),
     ("embed", {"model": EMBEDDER, "input": "x", "truncate": False}, "truncate"),
     ("embed", {"model": MODEL, "input": "x"}, "makes no embeddings"),

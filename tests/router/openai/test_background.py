@@ -188,7 +188,7 @@ async def test_a_response_that_is_being_made_cannot_be_continued(
     client: openai.AsyncOpenAI, go_on: asyncio.Event
 ) -> None:
     made = await client.responses.create(model=MODEL, input="hi", background=True)
-    with pytest.raises(openai.BadRequestError, match="has not come to its end"):
+    with pytest.raises(openai.BadRequestError, match="is not completed"):
         await client.responses.create(model=MODEL, input="and?", previous_response_id=made.id)
     go_on.set()
     await ended(client, made.id)
@@ -268,5 +268,5 @@ async def test_a_background_response_that_waits_can_be_cancelled(
 async def test_events_that_are_not_kept_are_refused_clearly(client: openai.AsyncOpenAI) -> None:
     made = await client.responses.create(model=MODEL, input="hi", background=True)
     await ended(client, made.id)
-    with pytest.raises(openai.BadRequestError, match="not kept"):
+    with pytest.raises(openai.BadRequestError, match="no longer, stored"):
         await client.responses.retrieve(made.id, stream=True)

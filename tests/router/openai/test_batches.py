@@ -146,5 +146,5 @@ async def test_an_organisation_has_a_bounded_number_of_open_batches(
     monkeypatch.setattr(rows, "MAX_OPEN", 2)
     await client.make(INPUT)
     await client.make(INPUT)
-    with pytest.raises(openai.RateLimitError, match="has 2 batches that have not ended"):
+    with pytest.raises(openai.RateLimitError, match="has 2 unfinished batches"):
         await client.make(INPUT)

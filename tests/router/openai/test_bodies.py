@@ -94,11 +94,11 @@ def test_an_unreadable_body_is_refused_with_a_reason(body: bytes, message: str) 
         ({"response_format": {"type": "xml"}}, "response_format.type: "),
         (
             {"response_format": {"type": "json_schema"}},
-            "response_format: json_schema goes with type json_schema",
+            "response_format: json_schema is only allowed with type json_schema",
         ),
         (
             {"response_format": {"type": "text", "json_schema": {"name": "a", "schema": {}}}},
-            "response_format: json_schema goes with type json_schema",
+            "response_format: json_schema is only allowed with type json_schema",
         ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
@@ -206,7 +206,7 @@ def test_completion_fields_that_are_not_supported_yet_are_refused_by_name(field:
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text: expected a string"),
         (
             [{"role": "user", "content": [{"type": "\n" * 99}]}],
-            "messages[0].content[0]: other parts are not read; allowed: text, image_url, file",
+            "messages[0].content[0]: other parts are not supported; allowed: text, image_url, file",
         ),
         (
             [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}],

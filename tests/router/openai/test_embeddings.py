@@ -119,7 +119,7 @@ FORMS = "a string, a list of strings, a list of token ids, or a list of such lis
         ([5, 30522], "input: token id 30522 is not in this model's vocabulary; allowed: ids from 0", "input"),
         ([[5], [10**30]], f"input[1]: token id {10**30} is not in", "input[1]"),
         (["a"] * (MAX_INPUTS + 1), f"input: {MAX_INPUTS + 1} inputs; allowed: 1 to {MAX_INPUTS}", "input"),
-        ([[1] * 254] * 1172, f"input: {1172 * 256} tokens in all; allowed: at most 300000", "input"),
+        ([[1] * 254] * 1172, f"input: {1172 * 256} tokens in total; allowed: at most 300000", "input"),
     ],
 )
 def test_a_wrong_input_is_refused_by_name(value: Any, message: str, param: str) -> None:
@@ -131,7 +131,7 @@ def test_a_wrong_input_is_refused_by_name(value: Any, message: str, param: str) 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"dimensions": 385}, "dimensions: 385 is more than this model has; allowed: 1 to 384"),
+        ({"dimensions": 385}, "dimensions: 385 is more than this model supports; allowed: 1 to 384"),
         ({"dimensions": 0}, "dimensions: expected `int` >= 1"),
         ({"dimensions": "8"}, "dimensions: expected `int | null`, got `str`"),
         ({"encoding_format": "hex"}, "encoding_format: invalid enum value 'hex'; allowed: float, base64"),
@@ -146,7 +146,7 @@ def test_a_wrong_option_is_refused_by_name(fields: dict[str, Any], message: str)
 
 def test_tokens_of_texts_are_counted_as_their_answers_come() -> None:
     check_total(MAX_TOTAL_TOKENS)
-    with pytest.raises(InflightError, match="300001 tokens in all; allowed: at most 300000 a request"):
+    with pytest.raises(InflightError, match="300001 tokens in total; allowed: at most 300000 per request"):
         check_total(MAX_TOTAL_TOKENS + 1)
 
 
@@ -233,8 +233,8 @@ def test_texts_begin_with_the_prompt_that_is_asked_for(name: str | None, row: st
 
 
 def test_an_unknown_prompt_and_one_for_token_ids_are_refused() -> None:
-    assert "no such prompt; allowed: none: this model has no prompts" in refused("a", prompt_name="q").message
-    assert "these are token ids" in refused([1, 2], prompt_name="q").message
+    assert "unknown prompt; allowed: none: this model has no prompts" in refused("a", prompt_name="q").message
+    assert "not allowed with token ids" in refused([1, 2], prompt_name="q").message
     body = json.dumps({"model": MODEL, "input": "a", "prompt_name": "q"}).encode()
     with pytest.raises(InflightError, match="allowed: 'query', 'usual'"):
         calls_of_body(body, PROMPTS)

@@ -60,7 +60,7 @@ async def test_a_guide_is_asked_for_as_vllm_does(
     ],
 )
 def test_an_answer_follows_one_guide(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(InflightError, match="at once") as caught:
+    with pytest.raises(InflightError, match="follow both") as caught:
         chat_demand(decode_chat(with_fields(**fields)))
     assert caught.value.param == param
 

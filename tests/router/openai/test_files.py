@@ -139,7 +139,7 @@ async def test_uploads_beyond_an_organisations_quota_are_refused_until_something
         openai.AsyncOpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0) as client,
     ):
         first = await client.files.create(file=b"x" * 600, purpose="batch")
-        with pytest.raises(openai.APIStatusError, match="take 600 of the 1000 bytes") as refused:
+        with pytest.raises(openai.APIStatusError, match="take 600 of its 1000 bytes") as refused:
             await client.files.create(file=b"x" * 600, purpose="batch")
         assert refused.value.status_code == 413
         await client.files.delete(first.id)

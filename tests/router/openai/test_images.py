@@ -67,7 +67,7 @@ async def test_each_of_several_answers_is_shown_the_image(
     [
         (MODEL, data_url(RED), f"image 1: the model '{MODEL}' reads text, not images"),
         ("seer", "https://example.org/a.png", "images are not fetched from other hosts"),
-        ("seer", data_url(b"no image"), "image 1: is no image that can be read"),
+        ("seer", data_url(b"no image"), "image 1: is not a readable image"),
     ],
 )
 async def test_a_chat_is_refused_in_openais_shape(

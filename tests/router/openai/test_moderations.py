@@ -49,7 +49,7 @@ async def test_parts_are_one_input_and_images_are_refused(client: openai.AsyncOp
         input=[{"type": "text", "text": "a"}, {"type": "text", "text": "punch"}]
     )
     assert [result.flagged for result in parts.results] == [True]
-    with pytest.raises(openai.BadRequestError, match="not images"):
+    with pytest.raises(openai.BadRequestError, match="images are not supported"):
         await client.moderations.create(input=[{"type": "image_url", "image_url": {"url": "data:"}}])
 
 

@@ -101,7 +101,7 @@ async def test_pairs_are_scored_by_a_reranker_and_by_embeddings(
         ({"query": ""}, "query: an empty text", "query"),
         ({"top_n": 0}, "top_n: expected `int` >= 1", "top_n"),
         ({"rank_fields": ["a"]}, "Unrecognized request argument supplied: rank_fields", "rank_fields"),
-        ({"model": MODEL}, f"does not score texts; ask '{RERANKER}' or '{EMBEDDER}' instead", "model"),
+        ({"model": MODEL}, f"does not score texts; use '{RERANKER}' or '{EMBEDDER}' instead", "model"),
     ],
 )
 async def test_a_wrong_reranking_is_refused_before_any_work(
@@ -120,7 +120,7 @@ async def test_a_wrong_reranking_is_refused_before_any_work(
         ({"text_2": []}, "text_2: 0 texts; allowed: 1 to 2048"),
         (
             {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]},
-            "2 and 3 texts; allowed: as many of each",
+            "2 and 3 texts; allowed: the same number of both",
         ),
         ({"text_2": ["a", ""]}, "text_2: an empty text has no score"),
     ],
@@ -137,7 +137,7 @@ async def test_a_reranker_makes_no_embeddings_and_no_text(
     router: RunningRouter, reranker: FakeReranker
 ) -> None:
     answer = await router.http.post("/v1/embeddings", json={"model": RERANKER, "input": "a"})
-    assert f"scores texts, by /v1/rerank, and makes no embeddings; ask '{EMBEDDER}'" in answer.text
+    assert f"scores texts, by /v1/rerank, and makes no embeddings; use '{EMBEDDER}'" in answer.text
     answer = await router.chat(model=RERANKER)
     assert "scores texts and generates none; use /v1/rerank" in answer.text
 

@@ -81,7 +81,7 @@ async def test_a_stored_response_can_be_read_again_and_deleted(client: openai.As
         model=MODEL, input=[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     )
     assert await client.responses.retrieve(made.id) == made
-    with pytest.raises(openai.BadRequestError, match="comes whole"):
+    with pytest.raises(openai.BadRequestError, match="can only be streamed"):
         await client.responses.retrieve(made.id, stream=True)
     items: list[Any] = [item async for item in client.responses.input_items.list(made.id, limit=1)]
     assert [item.content[0].text for item in items] == ["b", "a"]

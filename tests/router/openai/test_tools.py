@@ -234,11 +234,14 @@ def test_a_system_message_is_kept_and_the_tools_follow_it() -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ({"role": "tool", "content": "rain"}, "tool_call_id: goes with the role tool"),
-        ({"role": "user", "content": "x", "tool_call_id": "c"}, "tool_call_id: goes with the role tool"),
+        ({"role": "tool", "content": "rain"}, "tool_call_id: only allowed with the role tool"),
+        (
+            {"role": "user", "content": "x", "tool_call_id": "c"},
+            "tool_call_id: only allowed with the role tool",
+        ),
         (
             {"role": "user", "content": "x", "tool_calls": HISTORY[1]["tool_calls"]},
-            "tool_calls: only an assistant makes calls",
+            "tool_calls: only allowed with the role assistant",
         ),
         (
             {

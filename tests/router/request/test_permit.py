@@ -140,7 +140,7 @@ async def test_a_request_that_can_never_fit_is_refused_without_a_retry_time(rout
     key = await router.new_key(await router.new_tenant(), limits=Limits(tokens_per_min=50))
     refusal = await chat(router, key, max_tokens=500)
     assert (refusal.status_code, refusal.headers.get("retry-after")) == (429, None)
-    assert "this request alone is more than the limit" in refusal.json()["error"]["message"]
+    assert "this request alone exceeds the limit" in refusal.json()["error"]["message"]
 
 
 async def test_concurrent_requests_are_limited_and_freed(router: RunningRouter) -> None:

@@ -172,8 +172,8 @@ async def test_a_stream_that_failed_cannot_be_continued_but_be_asked_for_again(r
 async def test_headers_that_say_nothing_are_refused(router: RunningRouter) -> None:
     for name, value, told in (
         ("idempotency-key", "x" * 256, "255 printable characters"),
-        ("last-event-id", "-1", "last-event-id: expected the id"),
-        ("x-inflight-resume", "soon", "x-inflight-resume: expected the id"),
+        ("last-event-id", "-1", "last-event-id: expected an event id"),
+        ("x-inflight-resume", "soon", "x-inflight-resume: expected an event id"),
     ):
         refused = await post(router, CHAT, {name: value})
         assert (refused.status_code, told in refused.json()["error"]["message"]) == (400, True)

@@ -152,7 +152,7 @@ async def test_an_answer_goes_on_elsewhere_when_its_engine_dies_and_what_two_die
         await collect(generation)
     await read_to_the_end(generation)
     assert sum(len(triton.requests) for triton in tritons) == 2, "a third engine lives"
-    with pytest.raises(InflightError, match="engine processes died") as caught:
+    with pytest.raises(InflightError, match="engine processes crashed") as caught:
         pipeline.generate(CALL)
     assert caught.value.kind is ErrorKind.INTERNAL
     pipeline.generate(msgspec.structs.replace(CALL, prompt="something else"))
@@ -174,7 +174,7 @@ async def test_nobody_waits_for_a_server_beyond_the_moment_by_which_the_first_to
     replicas, _ = fleet_of(says(*HELLO))
     (replica,) = replicas.replicas
     replica.is_loaded = True
-    replica.mark_down("Triton cannot be reached", time.monotonic(), reviving=False, server_is_gone=True)
+    replica.mark_down("Triton is unreachable", time.monotonic(), reviving=False, server_is_gone=True)
     hurried = msgspec.structs.replace(CALL, deadline_s=time.monotonic() + 0.05)
     patient = asyncio.ensure_future(collect(pipeline_of(replicas, wait_s=600).generate(CALL)))
     with pytest.raises(InflightError, match="cannot answer"):

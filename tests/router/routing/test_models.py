@@ -160,7 +160,7 @@ def test_odd_model_names_are_not_found(name: str) -> None:
         registry_of(HALF, 1, 2).find(name, record())
     shown = name if name.isprintable() and len(name) <= 64 else "that name"
     assert refused.value.kind is ErrorKind.MODEL_NOT_FOUND
-    assert str(refused.value) == f"The model '{shown}' does not exist; GET /v1/models lists those that do"
+    assert str(refused.value) == f"The model '{shown}' does not exist; GET /v1/models lists all models"
     assert refused.value.param == "model"
 
 
@@ -324,9 +324,9 @@ def test_a_tensor_model_is_refused_for_text_and_embeddings_with_the_right_path()
     registry = Registry()
     thing = ServedThing("m")
     registry.publish({"m": Lineup("m", {1: thing}, ModelSplit("m", ((1, 1.0),), "salt"))})
-    with pytest.raises(InflightError, match="takes tensors and makes no text; use /v2/models"):
+    with pytest.raises(InflightError, match="takes tensors and generates no text; use /v2/models"):
         registry.find("m")
-    with pytest.raises(InflightError, match="makes no embeddings; no model for embeddings is served here"):
+    with pytest.raises(InflightError, match="makes no embeddings; no embedding model is served here"):
         registry.find_embedder("m")
     assert registry.find_any("m") is thing
     assert registry.of(ServedModel) == ()

@@ -158,7 +158,7 @@ async def test_tensors_saved_from_a_dead_process_tell_that_it_failed_them() -> N
         (
             GrpcError(StatusCode.INVALID_ARGUMENT, "unexpected shape in /models/resnet"),
             ErrorKind.INVALID_REQUEST,
-            "the model does not take these inputs",
+            "the model does not accept these inputs",
         ),
         (
             GrpcError(StatusCode.INTERNAL, "it broke at 0x7f"),

@@ -114,12 +114,12 @@ async def test_a_dead_process_that_is_not_revived_is_tried_in_the_end() -> None:
 async def test_requests_wait_for_a_server_that_was_there_and_not_for_one_that_never_was() -> None:
     replicas, _ = fleet_of(nothing)
     (replica,) = replicas.replicas
-    replica.mark_down("Triton cannot be reached", time.monotonic(), reviving=False, server_is_gone=True)
+    replica.mark_down("Triton is unreachable", time.monotonic(), reviving=False, server_is_gone=True)
     assert not await replicas.wait_for_one(30)
     replica.mark_up(time.monotonic())
     replica.is_loaded = True
     replica.is_loaded = False  # as a server says that has not loaded all yet
-    replica.mark_down("Triton cannot be reached", time.monotonic(), reviving=False, server_is_gone=True)
+    replica.mark_down("Triton is unreachable", time.monotonic(), reviving=False, server_is_gone=True)
     assert replicas.is_coming_back
     waiting = asyncio.ensure_future(replicas.wait_for_one(30))
     await asyncio.sleep(0.01)
@@ -135,7 +135,7 @@ async def test_a_server_that_stays_away_is_waited_for_no_longer_than_one_restart
     replicas = Fleet([server], lambda: now_s, restart_s=30).set_of(MANIFEST)
     (replica,) = replicas.replicas
     replica.is_loaded = True
-    replica.mark_down("Triton cannot be reached", now_s, reviving=False, server_is_gone=True)
+    replica.mark_down("Triton is unreachable", now_s, reviving=False, server_is_gone=True)
     now_s = 129.0
     assert replicas.is_coming_back
     replica.mark_down("Triton does not answer", now_s, reviving=False, server_is_gone=True)

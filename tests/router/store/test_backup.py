@@ -100,7 +100,7 @@ def test_a_store_that_cannot_be_backed_up_is_not_migrated(tmp_path: Path) -> Non
     old = Store(settings.store_url)
     migrate.upgrade(old.engine, version)
     (tmp_path / "backups").write_text("a file where the directory should be")
-    refused = pytest.raises(StoreUnusable, match=f"has schema {version} and is backed up before")
+    refused = pytest.raises(StoreUnusable, match=f"has schema {version} and could not be backed up before")
     with refused, opening_store(), open_store(settings):
         pass
     with old.read() as connection:

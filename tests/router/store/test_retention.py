@@ -137,7 +137,7 @@ async def test_an_unexpected_error_does_not_end_retention(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert "what is old could not be deleted" in caplog.text
+    assert "expired data could not be deleted" in caplog.text
 
 
 async def test_without_a_limit_everything_is_kept(store: Store) -> None:

@@ -118,8 +118,8 @@ def test_a_noisy_tenant_is_logged_when_it_begins_and_when_it_stops(caplog: pytes
     scene.policy.noisy = None
     scene.admission.look()
     assert [record.getMessage() for record in caplog.records] == [
-        "tiny: the tenant org-1 asks for 4.0 times its share, 80 % of all work, while others wait",
-        "tiny: the tenant org-1 no longer asks for more than its share",
+        "tiny: the tenant org-1 demands 4.0 times its share, 80 % of all work, while others wait",
+        "tiny: the tenant org-1 no longer exceeds its share",
     ]
     assert scene.value("noisy_tenant_ratio", tenant="org-1") is None
 
@@ -144,6 +144,6 @@ def test_a_frozen_step_cost_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
         scene.replica.report = replace(REPORT, learned=learned)
         scene.admission.look()
     assert [record.getMessage() for record in caplog.records] == [
-        "tiny@1 on s0: the cost of its steps is predicted 31 % wrong; the last good one is kept",
-        "tiny@1 on s0: the cost of its steps is predicted well again",
+        "tiny@1 on s0: predicted step times are 31 % off; the last good step cost stays in use",
+        "tiny@1 on s0: predicted step times are accurate again",
     ]

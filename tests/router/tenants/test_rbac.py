@@ -73,10 +73,10 @@ def actor_with(**own: Any) -> Actor:
         ({"scopes": None, "models": frozenset({"other"}), "expires_s": 1.0}, ""),
         ({"scopes": frozenset({Scope.ADMIN_WRITE})}, "lacks the scopes inference"),
         ({"models": frozenset({"smol", "other"})}, ""),
-        ({"models": frozenset({"other"})}, "for other alone"),
+        ({"models": frozenset({"other"})}, "limited to other"),
         ({"expires_s": 100.0}, ""),
         ({"expires_s": 99.0}, "expires earlier"),
-        ({"limits": LIMITED}, "limits of its own"),
+        ({"limits": LIMITED}, "its own limits"),
     ],
 )
 def test_a_key_may_nothing_that_the_key_that_makes_it_may_not(own: dict[str, Any], why: str) -> None:
@@ -88,7 +88,7 @@ def test_a_key_may_nothing_that_the_key_that_makes_it_may_not(own: dict[str, Any
 
 def test_a_key_without_bounds_exceeds_one_that_has_some() -> None:
     boundless = replace(KEY, models=None, expires_s=None)
-    assert "alone" in beyond(actor_with(models=frozenset({"smol"})), boundless, Limits())
+    assert "limited to" in beyond(actor_with(models=frozenset({"smol"})), boundless, Limits())
     assert "earlier" in beyond(actor_with(expires_s=1e12), boundless, Limits())
 
 

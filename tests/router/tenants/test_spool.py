@@ -177,7 +177,7 @@ def test_a_record_that_the_store_refuses_is_kept_aside_and_blocks_no_other(
 
 
 def test_two_processes_never_share_a_spool(tmp_path: Path, spool: UsageSpool) -> None:
-    with pytest.raises(SpoolInUse, match="another process spools"):
+    with pytest.raises(SpoolInUse, match="another process already spools"):
         UsageSpool(tmp_path / "spool")
 
 

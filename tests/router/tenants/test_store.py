@@ -92,7 +92,7 @@ def test_a_schema_from_the_future_is_refused_with_a_clear_message(store: Store) 
 
 
 def test_a_router_with_another_pepper_is_refused(store: Store) -> None:
-    with pytest.raises(PepperError, match="made with another pepper"):
+    with pytest.raises(PepperError, match="created with another pepper"):
         store.prepare(fingerprint(bytes(32)))
 
 

@@ -165,7 +165,7 @@ async def test_one_failed_lease_does_not_end_the_upkeep_of_the_others(
     await until(lambda: len(asked) >= 4)
     upkeep.cancel()
     assert asked[:4] == ["a", "b", "a", "b"]
-    assert "a lease could not be kept" in caplog.text
+    assert "a lease could not be renewed" in caplog.text
 
 
 async def test_the_last_records_are_in_the_store_after_a_stop(store_url: str, tmp_path: Path) -> None:

@@ -68,6 +68,6 @@ def test_a_chore_that_fails_is_logged_once_retried_later_and_visible_outside(
     until(lambda: worker.is_well)
     worker.stop(5)
     texts = [record.getMessage() for record in caplog.records]
-    assert texts[0] == "knocking failed, and is tried again: away"
+    assert texts[0] == "knocking failed and will be retried: away"
     assert len(texts) == 2
     assert texts[1].startswith("knocking works again after")

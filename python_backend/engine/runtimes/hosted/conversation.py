@@ -128,13 +128,13 @@ class Conversation:
         try:
             await self._host.abort(asked)
         except Exception as error:  # there is nobody left to tell it to
-            _log.warning("%s could not be told of an abort: %s", self._host.title, error)
+            _log.warning("%s did not accept an abort: %s", self._host.title, error)
 
     async def _drop_adapter(self, name: str) -> None:
         try:
             await self._host.drop_adapter(name)
         except Exception as error:  # it keeps some memory, and goes on
-            _log.warning("%s did not give back adapter %s: %s", self._host.title, name, error)
+            _log.warning("%s did not unload adapter %s: %s", self._host.title, name, error)
 
     async def _end(self) -> None:
         for asked in list(self._running.values()):
@@ -174,4 +174,4 @@ class Conversation:
             if not self._running or self.iterations.count != counted:
                 counted, self._heard_s = self.iterations.count, time.monotonic()
             elif time.monotonic() - self._heard_s >= self._silence_s:
-                self.failure = f"{self._host.title} has said nothing for {self._silence_s:.0f} s"
+                self.failure = f"{self._host.title} has not responded for {self._silence_s:.0f} s"

@@ -57,7 +57,7 @@ def missing_logits(sequence: Sequence, news: News, title: str) -> InflightError 
             found = 0 if rows is None else len(rows)
             return InflightError(
                 ErrorKind.ENGINE_FAILED,
-                f"{title} gave the logits of {found} of the {count} tokens of the {whose}",
+                f"{title} returned logits for {found} of the {count} tokens of the {whose}",
             )
     return None
 
@@ -80,7 +80,8 @@ def _reason(news: News) -> FinishReason:
 
 def _untold(news: News, title: str) -> InflightError:
     return InflightError(
-        ErrorKind.ENGINE_FAILED, f"{title} ended the answer and said only: {news.finish_reason}"
+        ErrorKind.ENGINE_FAILED,
+        f"{title} ended the answer with the finish reason {news.finish_reason} and no error",
     )
 
 

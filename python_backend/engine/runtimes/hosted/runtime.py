@@ -138,7 +138,7 @@ class HostedRuntime:
             self._max_batch_size = max_batch_size
         if max_step_tokens not in (None, self._facts.max_step_tokens):
             _log.info(
-                "max_step_tokens stays %d until %s is loaded again",
+                "max_step_tokens stays %d until %s is reloaded",
                 self._facts.max_step_tokens,
                 self._translator.title,
             )
@@ -238,7 +238,7 @@ class HostedRuntime:
         try:
             event = take_news(sequence, told.news, time.monotonic_ns(), self._translator.title)
         except Exception as error:
-            _log.exception("what sequence %d was given could not be taken", sequence.key)
+            _log.exception("the result of sequence %d could not be processed", sequence.key)
             sequence.finish_reason = None
             self._fail(sequence, Unreadable(str(error)))
             return
@@ -251,7 +251,7 @@ class HostedRuntime:
         """An error of its own request ends a sequence; any other, the package."""
         failure = self._translator.failure_of(error)
         if failure is None:
-            raise EngineBroken(f"{self._translator.title} broke: {type(error).__name__}: {error}") from error
+            raise EngineBroken(f"{self._translator.title} failed: {type(error).__name__}: {error}") from error
         self._end(sequence, FinishReason.ERROR, failure.to_text())
 
     def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:

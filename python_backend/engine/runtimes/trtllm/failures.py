@@ -21,7 +21,7 @@ def failure_of(error: Exception, request_error: type[Exception]) -> InflightErro
     `request_error` is the package's own class for an error of one request.
     """
     if isinstance(error, ValueError):
-        return InflightError(ErrorKind.INVALID_REQUEST, f"TensorRT-LLM refuses it: {error}")
+        return InflightError(ErrorKind.INVALID_REQUEST, f"TensorRT-LLM refuses the request: {error}")
     if isinstance(error, request_error) and is_fatal(str(error)):
         return None
     if isinstance(error, (request_error, TypeError, Unreadable)):

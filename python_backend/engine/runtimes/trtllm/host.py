@@ -46,7 +46,7 @@ class LlmHost:
                 for told in await asyncio.to_thread(self._statistics):
                     note(iterations, json.loads(told) if isinstance(told, str) else told)
             except Exception as error:  # gauges alone depend on it
-                _log.debug("TensorRT-LLM told nothing of its iterations: %s", error)
+                _log.debug("TensorRT-LLM reported no iteration statistics: %s", error)
             await asyncio.sleep(period_s)
 
     def _statistics(self) -> list[Any]:
@@ -77,12 +77,12 @@ class LlmHost:
         check = getattr(self._llm, "_check_health", None)  # NVIDIA's own server asks it the same
         if check is None or check():
             return None
-        return "TensorRT-LLM says of itself that it cannot go on"
+        return "the health check of TensorRT-LLM failed"
 
 
 def _read(reader: Reader, result: Any) -> News:
     try:
         return reader.read(result)
     except Exception as error:
-        _log.exception("what TensorRT-LLM told could not be read")
-        raise Unreadable(f"what it told could not be read: {type(error).__name__}: {error}") from error
+        _log.exception("a result of TensorRT-LLM could not be read")
+        raise Unreadable(f"its result could not be read: {type(error).__name__}: {error}") from error

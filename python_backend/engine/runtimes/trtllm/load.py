@@ -55,7 +55,7 @@ def llm_arguments(
     parameters: EngineParameters, settings: DeviceSettings, checkpoint: CheckpointFacts, llmapi: Any
 ) -> dict[str, Any]:
     if parameters.inflight_precision not in DTYPES:
-        allowed = f"{', '.join(DTYPES)} (a checkpoint that is quantised is taken as it is)"
+        allowed = f"{', '.join(DTYPES)} (a quantised checkpoint keeps its precision)"
         raise refusal("inflight_precision", parameters.inflight_precision, allowed)
     arguments: dict[str, Any] = {
         "model": parameters.gpt_model_path,
@@ -118,7 +118,7 @@ def _facts(
             parameters.max_tokens_in_paged_kv_cache
             or checkpoint.max_sequence_tokens * settings.max_batch_size
         )
-        _log.warning("TensorRT-LLM does not tell how many blocks it has; %d tokens are taken for it", guess)
+        _log.warning("TensorRT-LLM does not report how many KV blocks it has; assuming %d tokens", guess)
         total_blocks = max(1, guess // tokens_per_block)
     return HostFacts(
         checkpoint.vocabulary,

@@ -101,7 +101,9 @@ class FileConnector(KVConnectorBase_V1):  # type: ignore[misc]
             try:
                 self._save(save)
             except Exception:
-                _log.exception("keys and values could not be saved: whoever answers computes them")
+                _log.exception(
+                    "the KV cache of a prompt could not be saved: the decode engine computes it again"
+                )
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         over = [(load, reading) for load, reading in self._reading if reading.done()]
@@ -110,7 +112,9 @@ class FileConnector(KVConnectorBase_V1):  # type: ignore[misc]
             try:
                 self._put(load, reading.result())
             except Exception:
-                _log.exception("keys and values of another engine could not be had: they are computed")
+                _log.exception(
+                    "the KV cache of a prompt could not be loaded: the decode engine computes it again"
+                )
                 self._invalid |= set(load.block_ids)
         return None, {load.request_id for load, _ in over} or None
 
@@ -143,7 +147,7 @@ class FileConnector(KVConnectorBase_V1):  # type: ignore[misc]
                 cache.index_copy_(0, rows, saved[: len(rows)].to(cache.device))
                 missing -= len(block_ids)
             if missing:
-                raise ValueError(f"{missing} of {len(load.block_ids)} blocks were not there")
+                raise ValueError(f"{missing} of {len(load.block_ids)} blocks are missing")
 
     def _rows(self, cache: torch.Tensor, block_ids: tuple[int, ...]) -> torch.Tensor:
         """A layer's kernels may have smaller blocks than the scheduler."""

@@ -48,7 +48,7 @@ class VllmHost:
             news = _read(output)
             news.image_tokens = image_tokens
             if news.finish_reason == "error":
-                raise EngineBroken("vLLM ended an answer with an error of its own")
+                raise EngineBroken("vLLM ended an answer with an internal error")
             if self._transfers is not None and news.is_last:
                 news.context = self._transfers.told(output.kv_transfer_params)
             yield news
@@ -63,17 +63,17 @@ class VllmHost:
     async def drop_adapter(self, name: str) -> None:
         for number in self._adapters.numbers_of(name) if self._adapters else ():
             if await self._llm.remove_lora(number):
-                _log.info("vLLM has given back adapter %s", name)
+                _log.info("vLLM has unloaded adapter %s", name)
 
     async def failure(self) -> str | None:
-        return f"vLLM's core ended: {self._llm.dead_error}" if self._llm.errored else None
+        return f"vLLM's engine core died: {self._llm.dead_error}" if self._llm.errored else None
 
 
 def _read(output: Any) -> News:
     try:
         return read_output(output)
     except Exception as error:
-        raise Unreadable(f"what it told could not be read: {type(error).__name__}: {error}") from error
+        raise Unreadable(f"its result could not be read: {type(error).__name__}: {error}") from error
 
 
 def read_output(output: Any) -> News:

@@ -43,7 +43,7 @@ async def read_images(llm: Any, image_io: Any, prompt: Mapping[str, Any]) -> Any
     if tokens >= most:
         raise InflightError(
             ErrorKind.CONTEXT_LENGTH_EXCEEDED,
-            f"the prompt has {tokens} tokens, those of its images included; prompt and answer together may "
+            f"the prompt has {tokens} tokens, including its images; prompt and answer together may "
             f"have at most {most}",
         )
     return rendered

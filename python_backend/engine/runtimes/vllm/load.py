@@ -61,7 +61,7 @@ def load_vllm(
     arguments = engine_arguments(parameters, checkpoint, device, connector)
     strangers = arguments.keys() - {each.name for each in fields(api["AsyncEngineArgs"])}
     if strangers:
-        allowed = "arguments of vLLM's AsyncEngineArgs, as its documentation has them"
+        allowed = "arguments of vLLM's AsyncEngineArgs, see its documentation"
         raise refusal("inflight_runtime_options", min(strangers), allowed)
     if isinstance(transfer := arguments.get("kv_transfer_config"), dict):
         arguments["kv_transfer_config"] = api["KVTransferConfig"](**transfer)
@@ -79,7 +79,7 @@ def load_vllm(
 
 def _refuse_unfit(parameters: EngineParameters) -> None:
     if kept := parameters.kv_cache_host_memory_bytes:
-        allowed = "0 with vLLM, which has arguments of its own for it (inflight_runtime_options)"
+        allowed = "0 with vLLM, which has its own arguments for it (inflight_runtime_options)"
         raise refusal("kv_cache_host_memory_bytes", str(kept), allowed)
     if parameters.static_batching:
         raise refusal("gpt_model_type", parameters.gpt_model_type, "inflight_fused_batching with vLLM")

@@ -57,11 +57,15 @@ def choose_connector(parameters: EngineParameters, has_nixl: bool, device: str) 
     if parameters.inflight_pool == BOTH:
         return None
     if wanted == NIXL and not has_nixl:
-        raise refusal("inflight_kv_connector", NIXL, f"auto or {FILES}: the Python of vLLM has no nixl here")
+        raise refusal(
+            "inflight_kv_connector",
+            NIXL,
+            f"auto or {FILES}: nixl is not installed in vLLM's Python environment",
+        )
     chosen = NIXL if wanted == NIXL or (wanted == "auto" and has_nixl and device != "cpu") else FILES
     folder = parameters.inflight_kv_folder or ""
     if chosen == FILES and not folder.startswith("/"):
-        raise refusal("inflight_kv_folder", folder, "the absolute path of a folder that both pools see")
+        raise refusal("inflight_kv_folder", folder, "the absolute path of a directory shared by both pools")
     return chosen
 
 
@@ -92,7 +96,7 @@ def prepare(parameters: EngineParameters, connector: str | None) -> None:
         folder = Path(str(parameters.inflight_kv_folder))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o077:
-            allowed = "a folder that its owner alone can open (0700): prompts can be told from what is in it"
+            allowed = "a directory with mode 0700, as its files reveal prompts"
             raise refusal("inflight_kv_folder", str(folder), allowed)
 
 

@@ -50,8 +50,8 @@ class VllmTranslator:
         if request.adapter and self._adapters is None:
             raise InflightError(
                 ErrorKind.UNSUPPORTED,
-                f"adapter {request.adapter} is asked for, and vLLM was loaded without places for adapters: "
-                "inflight_max_adapters says how many it is to have",
+                f"adapter {request.adapter} is requested, but vLLM was loaded without slots for adapters: "
+                "set inflight_max_adapters",
                 "inflight_adapter",
             )
         if request.adapter and self._adapters is not None:
@@ -115,7 +115,7 @@ class VllmTranslator:
         if isinstance(error, InflightError):
             return error
         if isinstance(error, (ValueError, *(self._api[name] for name in _OF_THE_REQUEST))):
-            return InflightError(ErrorKind.INVALID_REQUEST, f"vLLM refuses it: {error}")
+            return InflightError(ErrorKind.INVALID_REQUEST, f"vLLM refuses the request: {error}")
         if isinstance(error, (TypeError, Unreadable, self._api["EngineGenerateError"])):
             return InflightError(ErrorKind.ENGINE_FAILED, f"vLLM could not answer: {error}")
         return None

@@ -52,15 +52,15 @@ export const AddRelease = ({ model, close, done }) => {
   };
   const body = () => {
     if (!value.can_add || !sources.length)
-      return html`<p>${value.can_add ? "The server knows no place to add one from." : "This router has not the files of releases."} Add it where they are:</p>
+      return html`<p>${value.can_add ? "There is no source on the server to add one from." : "This router has no access to the files of releases."} Add it where they are:</p>
         <pre class="code" tabindex="0">inflight release add ${model} PATH</pre>`;
     return html`<div class="fields">
-        <${Field} label="From" wide hint="checkpoints of releases, and what lies in [router] release_sources"><${Choice} value=${source} change=${(/** @type {string} */ name) => setGiven({ ...given, source: name })}
+        <${Field} label="From" wide hint="checkpoints of releases, and the files in [router] release_sources"><${Choice} value=${source} change=${(/** @type {string} */ name) => setGiven({ ...given, source: name })}
           options=${sources.map((each) => [each.name, each.release ? `the files of ${each.name}` : `${each.name} (${each.what})`])} /><//>
         <${Field} label="As a release of the model" wide><input maxlength="64" ...${input("model")} /><//>
-        <${Field} label="Engine parameters" wide hint="one in a line: inflight_precision=int4"><textarea class="mono" rows="3" spellcheck="false" ...${input("parameters")}></textarea><//>
+        <${Field} label="Engine parameters" wide hint="one per line: inflight_precision=int4"><textarea class="mono" rows="3" spellcheck="false" ...${input("parameters")}></textarea><//>
         <${Field} label="Notes" wide><input maxlength="500" ...${input("notes")} /><//></div>
-      <p class="muted">Its files are hashed and its weights packed now. It gets no requests until you begin a canary.</p>
+      <p class="muted">Its files are hashed and its weights packed now. It gets no requests until you start a canary.</p>
       <div class="row end"><button type="button" onClick=${close}>Cancel</button><${Button} tone="primary" disabled=${!given.model.trim()} act=${add}>Add it<//></div>`;
   };
   return html`<${Dialog} title="Add a release" close=${close}>${value ? body() : html`<${Waiting} problem=${problem} />`}<//>`;

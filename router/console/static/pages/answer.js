@@ -93,7 +93,7 @@ const Results = ({ calls, give }) => {
   const [given, setGiven] = useState(calls.map(() => ""));
   return html`<div class="results">${calls.map((call, at) => html`<${Field} label=${`What ${call.name} found`} wide>
       <textarea rows="2" class="mono" value=${given[at]} onInput=${(/** @type {any} */ event) => setGiven(given.map((each, other) => (other === at ? event.target.value : each)))}></textarea><//>`)}
-    <button type="button" disabled=${given.some((each) => !each.trim())} onClick=${() => give(given)}>Give it back</button></div>`;
+    <button type="button" disabled=${given.some((each) => !each.trim())} onClick=${() => give(given)}>Send the results</button></div>`;
 };
 
 /** @param {string} text */

@@ -28,7 +28,7 @@ export const Audit = ({ tenant, session }) => {
       <${Field} label="With the words"><input value=${words} onInput=${(/** @type {any} */ event) => setWords(event.target.value)} /><//>
       <button type="button" onClick=${save} disabled=${!rows.length}>CSV</button></div>
     <${Problem} problem=${problem} />
-    <${Card}><${Table} label="Audit log" rows=${rows.slice(0, 200)} empty="Nothing that is so." columns=${COLUMNS} />${rows.length > 200 ? html`<p class="muted">200 of ${rows.length}; the CSV has all.</p>` : null}<//>`;
+    <${Card}><${Table} label="Audit log" rows=${rows.slice(0, 200)} empty="No matching entries." columns=${COLUMNS} />${rows.length > 200 ? html`<p class="muted">200 of ${rows.length}; the CSV contains all.</p>` : null}<//>`;
 };
 
 /** Without what was left as it is. @param {object} detail */

@@ -53,13 +53,13 @@ export const ChaosView = ({ run }) => {
     shown.flatMap((each) => each.requests.map((sent) => [each.number, each.name, each.victim, sent.at_s, sent.took_s, sent.outcome, sent.status, sent.tenant, sent.tokens, sent.error]))));
   /** @param {number} at */
   const second = (at) => (at < 120 ? `${Math.round(at)} s` : span(at));
-  return html`<${Card} title="Faults on purpose" aside=${html`<span class="muted">${run.about.machine ?? ""}</span>
+  return html`<${Card} title="Injected faults" aside=${html`<span class="muted">${run.about.machine ?? ""}</span>
       <${Choice} label="Fault" value=${name} options=${[[ALL, "all faults"], ...names]} change=${setName} /><button type="button" onClick=${save}>CSV</button>`}>
     <p class="muted"><code>${run.name}</code></p>
     <dl class="stats"><${Stat} name="Faults" value=${whole(shown.length)} /><${Stat} name="Violations" value=${whole(violations)} tone=${violations ? "bad" : ""} /><${Stat} name="Requests" value=${whole(requests)} />
-      <${Stat} name="Whole" value=${total("whole")} note="as without faults" /><${Stat} name="Refused" value=${total("refused")} /><${Stat} name="Cut" value=${total("cut")} note="with their connection" />
-      <${Stat} name="Longest at rest after" value=${time(Math.max(0, ...shown.map((each) => each.recovered_s - each.over_s)))} /></dl>
-    <${Chart} label="How long each request took; shaded, the faults" series=${drawn.known} data=${drawn.data} bands=${bands} x="number" xShow=${second} show=${time} kind="dots" height=${240} legend />
+      <${Stat} name="Whole" value=${total("whole")} note="same as without faults" /><${Stat} name="Refused" value=${total("refused")} /><${Stat} name="Cut" value=${total("cut")} note="with their connection" />
+      <${Stat} name="Longest recovery" value=${time(Math.max(0, ...shown.map((each) => each.recovered_s - each.over_s)))} /></dl>
+    <${Chart} label="Duration of each request; faults are shaded" series=${drawn.known} data=${drawn.data} bands=${bands} x="number" xShow=${second} show=${time} kind="dots" height=${240} legend />
     <${Table} label="Faults" rows=${shown} columns=${FAULTS} />
     ${Object.keys(run.skipped).length ? html`<details><summary>Left out</summary><dl class="pairs">${Object.entries(run.skipped).map(([fault, why]) => html`<div><dt>${fault}</dt><dd>${why}</dd></div>`)}</dl></details>` : null}<//>`;
 };
@@ -74,6 +74,6 @@ const FAULTS = [
   { title: "Refused", number: true, cell: (row) => whole(count(row, "refused")) },
   { title: "Cut", number: true, cell: (row) => whole(count(row, "cut")) },
   { title: "Held", number: true, cell: (row) => time(row.over_s - row.struck_s) },
-  { title: "At rest after", number: true, cell: (row) => time(Math.max(0, row.recovered_s - row.over_s)) },
+  { title: "Recovered after", number: true, cell: (row) => time(Math.max(0, row.recovered_s - row.over_s)) },
   { title: "Longest silence", number: true, cell: (row) => time(row.longest_silence_s) },
 ];

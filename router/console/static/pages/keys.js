@@ -47,11 +47,11 @@ export const Keys = ({ tenant, session }) => {
   return html`<${Card} title="Keys" aside=${writes ? html`<button type="button" class="primary" onClick=${() => setMaking(true)}>New key…</button>` : null}>
     <${Problem} problem=${problem} /><${Table} label="Keys" rows=${value.keys} columns=${columns} keyOf=${(/** @type {Key} */ row) => row.id} empty="None yet." />
     ${making ? html`<${NewKey} where=${where} users=${value.users} close=${() => setMaking(false)} done=${async (/** @type {Key} */ key) => { setMaking(false); setShown(key); await again(); }} />` : null}
-    ${shown ? html`<${Dialog} title=${`The key ${shown.name}`} close=${() => setShown(null)}><p>It is shown this once. Keep it where nobody else reads it.</p>
+    ${shown ? html`<${Dialog} title=${`The key ${shown.name}`} close=${() => setShown(null)}><p>It is shown only once. Store it in a safe place.</p>
       <pre class="code secret" tabindex="0">${shown.key}</pre><div class="row end"><${Copy} text=${shown.key ?? ""} /></div><//>` : null}
     ${limiting ? html`<${Dialog} title=${`Limits of ${limiting.name}`} close=${() => setLimiting(null)}>
       <${EditLimits} ofKey own=${value.limits[limiting.id] ?? {}} where=${`${where}/${encodeURIComponent(limiting.id)}/limits`} done=${async () => { setLimiting(null); await again(); }} /><//>` : null}
-    ${ending ? html`<${Confirm} title=${`Revoke ${ending.name}`} verb="Revoke" close=${() => setEnding(null)} act=${async () => { await call("DELETE", `${where}/${encodeURIComponent(ending.id)}`); await again(); }}><p>It stops working at once, and for good.</p><//>` : null}<//>`;
+    ${ending ? html`<${Confirm} title=${`Revoke ${ending.name}`} verb="Revoke" close=${() => setEnding(null)} act=${async () => { await call("DELETE", `${where}/${encodeURIComponent(ending.id)}`); await again(); }}><p>It stops working immediately and permanently.</p><//>` : null}<//>`;
 };
 
 /** @param {Key} key */
@@ -75,7 +75,7 @@ const NewKey = ({ where, users, close, done }) => {
   /** @param {string} scope */
   const turn = (scope) => setScopes(scopes.includes(scope) ? scopes.filter((each) => each !== scope) : [...scopes, scope]);
   return html`<${Dialog} title="New key" close=${close}>
-    ${users.length ? null : html`<p class="problem">A key belongs to a user: make one first.</p>`}
+    ${users.length ? null : html`<p class="problem">A key belongs to a user: create one first.</p>`}
     <div class="fields">
       <${Field} label="Name" wide><input autofocus maxlength="100" value=${name} onInput=${(/** @type {any} */ event) => setName(event.target.value)} /><//>
       <${Field} label="User"><${Choice} value=${user} options=${users.map((each) => [each.id, each.name])} change=${setUser} /><//>

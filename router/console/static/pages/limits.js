@@ -47,7 +47,7 @@ export const EditLimits = ({ own, where, done, ofKey = false }) => {
     await done();
   };
   return html`<div class="fields">${amounts.map(([name, words]) => html`<${Field} key=${name} label=${words}><input inputmode="numeric" placeholder="no limit" value=${given[name]} onInput=${(/** @type {any} */ event) => setGiven({ ...given, [name]: event.target.value })} /><//>`)}
-      <${Field} label="Dollars a month"><input inputmode="decimal" placeholder="no budget" value=${budget} onInput=${(/** @type {any} */ event) => setBudget(event.target.value)} /><//></div>
+      <${Field} label="Dollars per month"><input inputmode="decimal" placeholder="no budget" value=${budget} onInput=${(/** @type {any} */ event) => setBudget(event.target.value)} /><//></div>
     <label class="check"><input type="checkbox" checked=${hard} onChange=${() => setHard(!hard)} /> refuse requests beyond the budget</label>
     <div class="row end"><${Button} tone="primary" act=${save}>Save<//></div>`;
 };

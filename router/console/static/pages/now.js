@@ -62,7 +62,7 @@ const useNow = () => {
       };
       source.onerror = () => {
         if (source?.readyState === EventSource.CLOSED) get("/admin/session").catch(() => 0);
-        if (!navigator.onLine || source?.readyState === EventSource.CLOSED) setProblem("the router does not answer; what is shown is old");
+        if (!navigator.onLine || source?.readyState === EventSource.CLOSED) setProblem("the router is unreachable; the figures are out of date");
       };
     }, setProblem);
     return () => {
@@ -107,16 +107,16 @@ export const Now = () => {
     </div>
     <${Card} title="Releases"><${Table} label="Releases now" rows=${rows} keyOf=${(/** @type {Row} */ row) => `${row.model}@${row.release}`} columns=${RELEASES} /><//>
     <div class="grid two">
-      <${Card} title="Replicas"><${Table} label="Replicas" empty="No replica is known." rows=${rows.flatMap((row) => row.replicas.map((each) => ({ of: `${row.model}@${row.release}`, ...each })))} columns=${REPLICAS} /><//>
-      <${Card} title="Objectives" aside=${html`<a href="#/objectives">Set them</a>`}><${Table} label="Objectives" empty="None is set." rows=${objectives} columns=${OBJECTIVES} /><//>
+      <${Card} title="Replicas"><${Table} label="Replicas" empty="No replicas." rows=${rows.flatMap((row) => row.replicas.map((each) => ({ of: `${row.model}@${row.release}`, ...each })))} columns=${REPLICAS} /><//>
+      <${Card} title="Objectives" aside=${html`<a href="#/objectives">Set them</a>`}><${Table} label="Objectives" empty="No objectives are set." rows=${objectives} columns=${OBJECTIVES} /><//>
       <${Card} title="Where the time goes">${now.stages.length
         ? html`<ul class="bars">${now.stages.map((each) => html`<li><span>${stageName(each.stage)}</span><${Meter} label=${stageName(each.stage)} part=${each.part} /><b>${time(each.mean_s)}</b></li>`)}</ul>`
-        : html`<p class="muted">No request has ended in these seconds.</p>`}<//>
-      <${Card} title="Tenants"><${Table} label="Tenants now" empty="Nobody asks." rows=${now.tenants} columns=${TENANTS} /><//>
+        : html`<p class="muted">No requests ended in this window.</p>`}<//>
+      <${Card} title="Tenants"><${Table} label="Tenants now" empty="No tenants are active." rows=${now.tenants} columns=${TENANTS} /><//>
     </div>
     <div class="grid two">
       <${Tuner} />
-      <${Card} title="Refused and failed"><${Table} label="Refused and failed" empty="Nothing in these seconds." rows=${now.troubles} columns=${TROUBLES} /><//>
+      <${Card} title="Refused and failed"><${Table} label="Refused and failed" empty="None in this window." rows=${now.troubles} columns=${TROUBLES} /><//>
     </div>`;
 };
 

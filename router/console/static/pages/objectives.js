@@ -21,7 +21,7 @@ export const Objectives = ({ rest }) => {
   const models = value;
   const texts = models.filter((model) => model.kind !== "embeddings" && model.kind !== "tensors").map((model) => model.model);
   const simulates = may("simulation.run") && texts.length > 0, asked = rest[0] === "what-if" && simulates;
-  return html`<div class="title"><h1>Objectives</h1><p class="muted">what 95 of 100 requests are to keep, and kept in the last 5 minutes over all routers</p></div>
+  return html`<div class="title"><h1>Objectives</h1><p class="muted">targets for 95% of requests, and the values of the last 5 minutes over all routers</p></div>
     ${simulates ? html`<nav class="tabs" aria-label="Objectives"><a href="#/objectives" aria-current=${asked ? undefined : "page"}>Set and kept</a>
       <a href="#/objectives/what-if" aria-current=${asked ? "page" : undefined}>What if</a></nav>` : null}
     <${Problem} problem=${problem} />
@@ -33,8 +33,8 @@ export const Objectives = ({ rest }) => {
 const Standings = ({ models, set }) => html`
     ${models.map((model) => html`<${Card} key=${model.model} title=${model.model} aside=${html`<span class="muted">${model.kind ?? ""}</span>`}>
       <${Table} label=${`Objectives of ${model.model}`} rows=${rowsOf(model)} columns=${columns((tier) => set(model, tier))} /><//>`)}
-    <${Card} title="What follows from them">
-      <p>A request whose first token would be too late is refused at once. Steps and batches are as large as the tightest objective between tokens allows. Queue delays are tuned by measurement: see <a href="#/now">Now</a> for what was decided and why.</p><//>
+    <${Card} title="Effects">
+      <p>A request whose first token would be too late is refused on arrival. Steps and batches are as large as the tightest objective between tokens allows. Queue delays are tuned by measurement: see <a href="#/now">Now</a> for what was decided and why.</p><//>
     <${Tuner} />`;
 
 /** @typedef {Standing & { tier: string, metric: string, first: boolean, asked: boolean }} Row */
@@ -76,7 +76,7 @@ const SetObjective = ({ model, tier, simulates, close, done }) => {
   return html`<${Dialog} title=${`${model.model}, ${tier}`} close=${close}>
     <div class="fields">${Object.entries(known).map(([metric, each]) => html`<${Field} key=${metric} label=${`${METRICS[metric]}, ms`} hint=${each.p95_s == null ? "nothing measured" : `p95 is ${time(each.p95_s)} now`}>
       <input inputmode="decimal" placeholder="none" value=${given[metric]} onInput=${(/** @type {any} */ event) => setGiven({ ...given, [metric]: event.target.value })} /><//>`)}</div>
-    <p class="muted">Routers apply it within a second. Set below what a single request takes, nearly everything is refused.</p>
+    <p class="muted">Routers apply it within a second. An objective shorter than a single request takes causes nearly all requests to be refused.</p>
     <div class="row end">${simulates && "first_token" in known ? html`<button type="button" class="quiet" onClick=${tryIt}>What if?</button>` : null}
       <button type="button" onClick=${close}>Cancel</button><${Button} tone="primary" act=${save}>Save<//></div>
   <//>`;

@@ -78,7 +78,7 @@ export const Playground = () => {
   }, [models]);
   useEffect(() => end.current?.scrollIntoView({ block: "nearest" }), [turns.length]);
   if (!models) return html`<${Waiting} problem=${problem} />`;
-  if (!models.length) return html`<p class="muted">No model that chats is served.</p>`;
+  if (!models.length) return html`<p class="muted">No chat model is served.</p>`;
 
   /** @param {string} said @param {string} image @param {string[]} [results] */
   const send = async (said, image, results = []) => {
@@ -109,7 +109,7 @@ export const Playground = () => {
       <section class="chat" aria-label="Chat">
         <div class=${`turns columns-${chosen.length}`} aria-live="polite">
           ${turns.length ? null : html`<div class="hello"><h2>Ask a model</h2>
-            <p class="muted">Each answer shows its life: queue, prefill, the time of every token, what was cached, what it cost and who computed it.</p></div>`}
+            <p class="muted">Each answer shows its stages: queue, prefill, the time of every token, cached tokens, its cost and the replica that computed it.</p></div>`}
           ${turns.map((turn, at) => html`<div class="turn" key=${at}>
             <div class="asked">${turn.results.map((each) => html`<p><span class="muted">tool: </span>${each}</p>`)}${turn.image ? html`<img src=${turn.image} alt="What was sent" />` : null}${turn.said ? html`<p>${turn.said}</p>` : null}</div>
             <div class="answers">${turn.answers.map((answer, column) => html`<div>
@@ -164,7 +164,7 @@ const Settings = ({ models, chosen, setChosen, given, setGiven, clear }) => {
       </div>
     </details>
     <details><summary>JSON schema${given.schema.trim() ? " ●" : ""}</summary>
-      <${Field} label="The answer follows it" wide><textarea rows="6" class="mono" spellcheck="false" ...${input("schema")}></textarea><//>
+      <${Field} label="JSON schema of the answer" wide><textarea rows="6" class="mono" spellcheck="false" ...${input("schema")}></textarea><//>
       <button type="button" class="quiet" onClick=${() => setGiven({ ...given, schema: given.schema ? "" : SCHEMA })}>${given.schema ? "Remove" : "Example"}</button>
     </details>
     <details><summary>Tools${given.tools.trim() ? " ●" : ""}</summary>

@@ -64,7 +64,7 @@ const ModelReleases = ({ model, changed }) => {
     ${asking?.what === "add" ? html`<${AddRelease} model=${model} close=${close} done=${() => setTurn(turn + 1)} />` : null}
     ${asking?.what === "canary" && asking.release ? html`<${NewCanary} release=${asking.release} close=${close} act=${act} />` : null}
     ${asking?.what === "promote" ? html`<${Confirm} title=${`Promote ${asking.release?.release ?? `${model}@${rollout?.canary}`}`} verb="Promote" tone="primary" reason close=${close}
-      act=${(/** @type {string} */ reason) => act("promote", asking.release ? { version: asking.release.version, reason } : { reason })}><p>It gets all requests at once.</p><//>` : null}
+      act=${(/** @type {string} */ reason) => act("promote", asking.release ? { version: asking.release.version, reason } : { reason })}><p>It gets all requests immediately.</p><//>` : null}
     ${asking?.what === "rollback" ? html`<${Confirm} title=${`Roll ${model} back`} verb="Roll back" reason close=${close} act=${(/** @type {string} */ reason) => act("rollback", { reason })}>
       <p>${rollout ? `All requests go to the stable release, ${model}@${rollout.stable}.` : `The standby, ${model}@${found.split?.standby}, takes over.`}</p><//>` : null}`;
 };
@@ -111,7 +111,7 @@ const Canary = ({ rollout, act, ask, writes }) => {
       <li class=${progress.step < 0 ? "here" : "done"}>before traffic</li>
       ${plan.weights.map((weight, at) => html`<li class=${at < progress.step ? "done" : at === progress.step ? "here" : ""} aria-current=${at === progress.step ? "step" : undefined}>${percent(weight)}</li>`)}
     </ol>
-    <p>${sentence(rollout.reason || "nothing is known of it yet")}
+    <p>${sentence(rollout.reason || "no measurements yet")}
       <span class="muted"> Since ${span(Math.max(Date.now() / 1e3 - progress.step_began_s, 0))} in this step, which lasts ${span(plan.min_duration_s)} and ${whole(plan.min_requests)} requests at least.</span></p>
     ${figures.before_traffic?.line ? html`<p class="muted">${figures.before_traffic.line}</p>` : null}
     ${figures.canary && figures.stable ? html`<${Table} label="Arms" rows=${[{ role: "canary", ...figures.canary }, { role: "stable", ...figures.stable }]} columns=${ARMS} />` : null}
@@ -121,7 +121,7 @@ const Canary = ({ rollout, act, ask, writes }) => {
           <span class="against" style=${{ width: `${50 * Math.min(gate.against, 1)}%` }}></span>
           <span class="within" style=${{ width: `${50 * Math.min(gate.within ?? 0, 1)}%` }}></span></div>
         <small>${gate.figures}${gate.allowed ? html`; allowed: ${gate.allowed}` : null}${gate.more_requests ? html`; about ${whole(gate.more_requests)} more requests` : null}</small>
-      </li>`)}</ul>` : html`<p class="muted">Its gates are drawn here once requests were compared.</p>`}
+      </li>`)}</ul>` : html`<p class="muted">Its gates appear here when requests have been compared.</p>`}
   <//>`;
 };
 
@@ -156,7 +156,7 @@ const NewCanary = ({ release, close, act }) => {
       <${Field} label="Steps, % of the traffic" wide><input value=${weights} onInput=${into(setWeights)} /><//>
       <${Field} label="Requests each, at least"><input inputmode="numeric" value=${requests} onInput=${into(setRequests)} /><//>
       <${Field} label="Seconds each, at least"><input inputmode="numeric" value=${seconds} onInput=${into(setSeconds)} /><//>
-      <${Field} label="Times as slow, at most"><input inputmode="decimal" placeholder="as is set" value=${slower} onInput=${into(setSlower)} /><//>
+      <${Field} label="Times as slow, at most"><input inputmode="decimal" placeholder="as configured" value=${slower} onInput=${into(setSlower)} /><//>
     </div>
     <p class="muted">It is compared with the stable release at every step, and rolled back when it is shown to be worse.</p>
     <div class="row end"><button type="button" onClick=${close}>Cancel</button><${Button} tone="primary" act=${begin}>Begin<//></div>
@@ -185,11 +185,11 @@ const Diff = ({ releases, model }) => {
     .map((name) => ({ name, values: sides.map((each) => /** @type {Record<string, string>} */ (each)[name] ?? "–") }))
     .filter((each) => each.values[0] !== each.values[1]);
   const options = /** @type {[string, string][]} */ ([["", "choose"], ...versions.map((each) => [each, `${model}@${each}`])]);
-  return html`<${Card} title="Difference of two releases">
+  return html`<${Card} title="Compare two releases">
     <div class="row"><${Choice} label="One release" value=${pair[0]} options=${options} change=${(/** @type {string} */ each) => setPair([each, pair[1]])} />
       <span class="muted">and</span><${Choice} label="Another release" value=${pair[1]} options=${options} change=${(/** @type {string} */ each) => setPair([pair[0], each])} /></div>
     <${Problem} problem=${problem} />
-    ${left && right ? html`<${Table} label="Differences" rows=${rows} empty="They are the same in all that is known of them."
+    ${left && right ? html`<${Table} label="Differences" rows=${rows} empty="No differences."
       columns=${[{ title: "", cell: (/** @type {any} */ row) => row.name }, { title: left.release, cell: (/** @type {any} */ row) => html`<code>${row.values[0]}</code>` }, { title: right.release, cell: (/** @type {any} */ row) => html`<code>${row.values[1]}</code>` }]} />` : null}
   <//>`;
 };
@@ -206,5 +206,5 @@ const Timeline = ({ events, rollouts }) => {
         <time title=${moment(each.at_s)}>${ago(each.at_s)}</time>
         <div><b>${each.what}</b> ${each.version == null ? each.model : `${each.model}@${each.version}`}${each.reason ? html`<p class="muted">${each.reason}</p>` : null}</div>
       </li>`)}</ol>`
-    : html`<p class="muted">Nothing has happened yet.</p>`}<//>`;
+    : html`<p class="muted">No events yet.</p>`}<//>`;
 };

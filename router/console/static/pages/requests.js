@@ -29,7 +29,7 @@ const List = () => {
   const input = (name) => ({ value: wanted[name], onInput: (/** @type {any} */ event) => setWanted({ ...wanted, [name]: event.target.value.trim() }) });
   const save = () => download("requests.csv", csv(["id", "at", "tenant", "model", "release", "tier", "status", "outcome", "prompt_tokens", "cached_tokens", "completion_tokens", "first_token_ms", "total_ms", "cost_microdollars"],
     rows.map((row) => [row.id, new Date(row.at_s * 1e3).toISOString(), row.tenant, row.model, row.release, row.tier, row.status, row.outcome, row.prompt_tokens, row.cached_tokens, row.completion_tokens, row.first_token_ms, row.total_ms, row.cost_microdollars])));
-  return html`<div class="title"><h1>Requests</h1><p class="muted">the last that this router answered</p></div>
+  return html`<div class="title"><h1>Requests</h1><p class="muted">the latest that this router answered</p></div>
     <form class="filters" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <${Field} label="Tenant"><input placeholder="all" ...${input("tenant")} /><//>
       <${Field} label="Model"><input placeholder="all" ...${input("model")} /><//>
@@ -38,7 +38,7 @@ const List = () => {
       <button type="button" onClick=${save} disabled=${!rows.length}>CSV</button>
     </form>
     <${Problem} problem=${problem} />
-    <${Card}>${value ? html`<${Table} label="Recent requests" rows=${rows} empty="None that is so." keyOf=${(/** @type {RequestSummary} */ row) => row.id} columns=${COLUMNS} />` : html`<${Waiting} problem=${null} />`}<//>`;
+    <${Card}>${value ? html`<${Table} label="Recent requests" rows=${rows} empty="No matching requests." keyOf=${(/** @type {RequestSummary} */ row) => row.id} columns=${COLUMNS} />` : html`<${Waiting} problem=${null} />`}<//>`;
 };
 
 /** @type {import("../parts.js").Column<RequestSummary>[]} */
@@ -80,7 +80,7 @@ const One = ({ id }) => {
     <${Card} title="Waterfall">${request.stages.length ? html`<${Waterfall} request=${request} />` : html`<p class="muted">It was refused before its first stage ended.</p>`}
       ${request.stages.length && !request.steps.length ? html`<p class="muted small">The engine's steps are known of traced requests: those of the playground, and those with a sampled <code>traceparent</code> and <code>tracestate: inflight=steps</code>.</p>` : null}<//>
     ${may("request.read_content") ? html`<${Content} id=${id} />` : null}
-    <${Card} title="About it"><dl class="pairs">${about.map(([name, own]) => html`<div><dt>${name}</dt><dd>${own}</dd></div>`)}</dl>
+    <${Card} title="Details"><dl class="pairs">${about.map(([name, own]) => html`<div><dt>${name}</dt><dd>${own}</dd></div>`)}</dl>
       ${request.attempts.length ? html`<${Table} label="Attempts" rows=${request.attempts} columns=${[{ title: "Attempt at", cell: (/** @type {any} */ row) => time(row.at_ms / 1e3) }, { title: "Replica", cell: (/** @type {any} */ row) => row["inflight.replica"] }, { title: "Ended", cell: (/** @type {any} */ row) => row["error.type"] ?? "answered" }]} />` : null}<//>`;
 };
 
@@ -91,5 +91,5 @@ const Content = ({ id }) => {
   return html`<${Card} title="Stored content" aside=${found ? null : html`<${Button} act=${load}>Show it<//>`}>
     ${found
       ? html`${found.prompts.map((text) => html`<h3>Prompt</h3><pre class="code" tabindex="0">${text}</pre>`)}${found.answers.map((text) => html`<h3>Answer</h3><pre class="code" tabindex="0">${text}</pre>`)}`
-      : html`<p class="muted">Kept, redacted, where the operator has set <code>prompt_log_dir</code>. Whoever looks is in the audit log.</p>`}<//>`;
+      : html`<p class="muted">Kept, redacted, where the operator has set <code>prompt_log_dir</code>. Each view is recorded in the audit log.</p>`}<//>`;
 };

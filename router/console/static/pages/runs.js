@@ -60,7 +60,7 @@ export const Runs = () => {
         setProblem(new Error(`${file.name}: ${/** @type {Error} */ (error).message}`));
       }
   };
-  return html`<div class="title"><h1>Test runs</h1><p class="muted">read here in the browser, and sent nowhere</p></div>
+  return html`<div class="title"><h1>Test runs</h1><p class="muted">read in the browser only, not uploaded</p></div>
     <label class=${over ? "drop over" : "drop"} onDragOver=${(/** @type {Event} */ event) => { event.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)}
       onDrop=${(/** @type {any} */ event) => { event.preventDefault(); setOver(false); open(event.dataTransfer.files); }}>
       <input class="sr" type="file" accept=".json,application/json" multiple onChange=${(/** @type {any} */ event) => open(event.target.files)} />
@@ -83,8 +83,8 @@ const RunView = ({ run }) => {
       <${Stat} name="Tokens/s" value=${rate(shown.tokens / run.duration_s)} /><${Stat} name="First token p95" value=${time(shown.first95)} note=${`p50 ${time(shown.first50)}`} />
       <${Stat} name="Between tokens p95" value=${time(shown.gap95)} note=${`p50 ${time(shown.gap50)}`} /></dl>
     <div class="grid plots">
-      <${Chart} label="First token by moment" series=${["first token"]} data=${shown.firsts} x="number" xShow=${second} show=${time} kind="dots" height=${200} legend />
-      <${Chart} label="Requests a second" series=${["answered", "refused or failed"]} data=${shown.outcomes} x="number" xShow=${second} show=${rate} height=${200} legend />
+      <${Chart} label="First token over time" series=${["first token"]} data=${shown.firsts} x="number" xShow=${second} show=${time} kind="dots" height=${200} legend />
+      <${Chart} label="Requests per second" series=${["answered", "refused or failed"]} data=${shown.outcomes} x="number" xShow=${second} show=${rate} height=${200} legend />
       ${run.samples.length ? html`<${Chart} label="Running and waiting" series=${["running", "waiting"]} data=${[run.samples.map((each) => each.at_s), run.samples.map((each) => each.running), run.samples.map((each) => each.waiting)]} x="number" xShow=${second} show=${whole} height=${200} legend />` : null}
     </div>
     <${Table} label="By tier" rows=${shown.tiers} columns=${TIERS} />

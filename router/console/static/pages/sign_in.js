@@ -26,7 +26,7 @@ export const SignIn = ({ done, theme }) => {
           onInput=${(/** @type {any} */ event) => setKey(event.target.value)} /></label>
       <button class="primary">Sign in</button>
       <${Problem} problem=${problem} />
-      <p class="muted">The console shows what the key may see. Make one for all of it with${" "}
+      <p class="muted">The console shows what the key may see. Create one with all permissions with${" "}
         <code>inflight keys create NAME --user root --platform-admin</code></p>
     </form>
   </main>`;

@@ -84,5 +84,5 @@ const Users = ({ tenant }) => {
   return html`<${Card} title="Users"><${Problem} problem=${problem} /><${Table} label="Users" rows=${value} columns=${columns} empty="None yet." />
     ${writes ? html`<div class="row form"><${Field} label="New user"><input value=${name} maxlength="100" onInput=${(/** @type {any} */ event) => setName(event.target.value)} /><//>
       <${Field} label="Role"><${Choice} value=${role} options=${roles} change=${setRole} /><//><${Button} tone="primary" disabled=${!name.trim()} act=${add}>Add<//></div>` : null}
-    ${leaving ? html`<${Confirm} title=${`Delete ${leaving.name}`} verb="Delete" close=${() => setLeaving(null)} act=${async () => { await call("DELETE", `${where}/${encodeURIComponent(leaving.id)}`); await again(); }}><p>The user's keys end at once.</p><//>` : null}<//>`;
+    ${leaving ? html`<${Confirm} title=${`Delete ${leaving.name}`} verb="Delete" close=${() => setLeaving(null)} act=${async () => { await call("DELETE", `${where}/${encodeURIComponent(leaving.id)}`); await again(); }}><p>The user's keys stop working immediately.</p><//>` : null}<//>`;
 };

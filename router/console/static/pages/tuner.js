@@ -13,6 +13,6 @@ export const Tuner = () => {
     <${Problem} problem=${problem} />
     ${said.length
       ? html`<ul class="said">${said.map((each) => html`<li><b>${each.model}@${each.version}</b> <span class="muted">${each.triton_model} · ${ago(each.at_s)}</span><br />${each.sentence}</li>`)}</ul>`
-      : html`<p class="muted">Nothing: without objectives nothing is tuned.</p>`}
+      : html`<p class="muted">None: without objectives nothing is tuned.</p>`}
   <//>`;
 };

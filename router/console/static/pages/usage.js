@@ -44,9 +44,9 @@ export const UsageOf = ({ tenant, session }) => {
       <${Stat} name="Cached" value=${whole(sum((row) => row.cached_tokens))} note="tokens" /><${Stat} name="Written" value=${whole(sum((row) => row.completion_tokens))} note="tokens" />
       <${Stat} name="Cost" value=${dollars(sum((row) => row.cost_microdollars))} /></dl>
     ${rows.length ? html`<div class="grid plots">
-      <${Card}><${Chart} label="Tokens a day, read and written" series=${groups} data=${[x, ...lines((row) => row.prompt_tokens + row.completion_tokens)]} xShow=${day} kind=${groups.length > 1 ? "line" : "bars"} show=${whole} height=${180} /><//>
-      <${Card}><${Chart} label="Cost a day" series=${groups} data=${[x, ...lines((row) => row.cost_microdollars)]} xShow=${day} kind=${groups.length > 1 ? "line" : "bars"} show=${(/** @type {number | null} */ v) => (v == null ? "–" : dollars(v))} height=${180} /><//></div>` : null}
-    <${Card} title="Days"><${Table} label="Usage by day" rows=${[...rows].reverse()} empty="Nothing was used." columns=${[
+      <${Card}><${Chart} label="Tokens per day, prompt and completion" series=${groups} data=${[x, ...lines((row) => row.prompt_tokens + row.completion_tokens)]} xShow=${day} kind=${groups.length > 1 ? "line" : "bars"} show=${whole} height=${180} /><//>
+      <${Card}><${Chart} label="Cost per day" series=${groups} data=${[x, ...lines((row) => row.cost_microdollars)]} xShow=${day} kind=${groups.length > 1 ? "line" : "bars"} show=${(/** @type {number | null} */ v) => (v == null ? "–" : dollars(v))} height=${180} /><//></div>` : null}
+    <${Card} title="Days"><${Table} label="Usage by day" rows=${[...rows].reverse()} empty="No usage." columns=${[
       { title: "Day", cell: (/** @type {Usage} */ row) => row.day }, { title: by, cell: group }, { title: "Requests", number: true, cell: (/** @type {Usage} */ row) => whole(row.requests) },
       { title: "Read", number: true, cell: (/** @type {Usage} */ row) => whole(row.prompt_tokens) }, { title: "Cached", number: true, cell: (/** @type {Usage} */ row) => whole(row.cached_tokens) },
       { title: "Written", number: true, cell: (/** @type {Usage} */ row) => whole(row.completion_tokens) }, { title: "Cost", number: true, cell: (/** @type {Usage} */ row) => dollars(row.cost_microdollars) }]} /><//>`;
@@ -66,7 +66,7 @@ export const Everyone = () => {
   const save = () => download("tenants.csv", csv(["tenant", "name", "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_microdollars"],
     rows.map(({ tenant, used }) => [tenant.id, tenant.name, used?.requests ?? 0, used?.prompt_tokens ?? 0, used?.cached_tokens ?? 0, used?.completion_tokens ?? 0, used?.cost_microdollars ?? 0])));
   return html`<${Problem} problem=${problem} />
-    ${noisy.length ? html`<p class="notice">Noisy now: ${noisy.map((row) => `${row.tenant.name} takes ${row.now?.noisy?.toFixed(1)}× its share`).join("; ")}. Others get their turn all the same.</p>` : null}
+    ${noisy.length ? html`<p class="notice">Noisy now: ${noisy.map((row) => `${row.tenant.name} takes ${row.now?.noisy?.toFixed(1)}× its share`).join("; ")}. Other tenants still get their share.</p>` : null}
     <${Card} title="This month, and now" aside=${html`<button type="button" onClick=${save}>CSV</button>`}><${Table} label="Tenants" rows=${rows} columns=${[
       { title: "Tenant", cell: (/** @type {Row} */ row) => html`<a href=${path`#/tenants/${row.tenant.id}/usage`}>${row.tenant.name}</a> ${row.now?.noisy ? html`<${Badge} tone="warn">noisy: ${row.now.noisy.toFixed(1)}× its share<//>` : null}` },
       { title: "Requests", number: true, cell: (/** @type {Row} */ row) => whole(row.used?.requests ?? 0) }, { title: "Read", number: true, cell: (/** @type {Row} */ row) => whole(row.used?.prompt_tokens ?? 0) },
@@ -90,8 +90,8 @@ export const Prices = () => {
   };
   /** @param {"prompt" | "cached" | "completion"} name */
   const input = (name) => ({ inputmode: "decimal", value: given[name], onInput: (/** @type {any} */ event) => setGiven({ ...given, [name]: event.target.value }) });
-  return html`<${Card} title="Prices, in dollars for a million tokens"><${Problem} problem=${problem} />
-    <${Table} label="Prices" rows=${value.prices} empty="None: tokens cost nothing." columns=${[
+  return html`<${Card} title="Prices, in dollars per million tokens"><${Problem} problem=${problem} />
+    <${Table} label="Prices" rows=${value.prices} empty="No prices: tokens cost nothing." columns=${[
       { title: "Model", cell: (/** @type {any} */ row) => html`<b>${row.model}</b>` }, { title: "Read", number: true, cell: (/** @type {any} */ row) => dollars(row.prompt) },
       { title: "Cached", number: true, cell: (/** @type {any} */ row) => dollars(row.cached_prompt) }, { title: "Written", number: true, cell: (/** @type {any} */ row) => dollars(row.completion) },
       { title: "", cell: (/** @type {any} */ row) => (may("price.write") ? html`<${Button} act=${async () => { await call("DELETE", path`/admin/prices/${row.model}`); await again(); }}>Remove<//>` : null) }]} />

@@ -76,7 +76,7 @@ const Question = ({ now, proposed }) => {
   };
   const traces = /** @type {[string, string][]} */ ([
     ...now.data.map((each) => [String(each.began_s), `${clock(each.began_s).slice(0, 5)} to ${clock(each.began_s + 3600).slice(0, 5)}: ${whole(each.requests)} requests`]),
-    ["generated", "ten generated minutes"], ["file", "a file of mine"]]);
+    ["generated", "ten generated minutes"], ["file", "a file"]]);
   return html`<div class="filters of">
       <${Field} label="Requests of"><${Choice} value=${from} options=${traces} change=${setFrom} /><//>
       ${from === "file" ? html`<${Field} label="CSV or JSON lines"><input type="file" accept=".csv,.jsonl,.ndjson,text/csv" onChange=${(/** @type {any} */ event) => setFile(event.target.files[0] ?? null)} /><//>` : null}
@@ -91,7 +91,7 @@ const Question = ({ now, proposed }) => {
 
 /** @param {import("../types").SimulatedEngine} engine */
 const engineWords = ({ cost, slots, kv_tokens, is_example }) =>
-  `${is_example ? "An example, until the engine has told its own" : "As its engine has learned of itself"}: a step takes ${Number(cost.base_ms.toPrecision(3))} ms, `
+  `${is_example ? "An example, until the engine has reported its own" : "As learned by its engine"}: a step takes ${Number(cost.base_ms.toPrecision(3))} ms, `
   + `${Number(cost.prefill_token_ms.toPrecision(2))} ms for each prompt token and ${Number(cost.decode_sequence_ms.toPrecision(2))} ms for each of ${whole(slots)} sequences; the cache holds ${whole(kv_tokens)} tokens.`;
 
 /** @param {{ name: string, way: Way, change: (way: Way) => void }} props */

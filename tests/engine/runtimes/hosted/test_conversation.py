@@ -54,7 +54,7 @@ def test_a_package_that_says_nothing_while_it_is_busy_has_failed() -> None:
     conversation = Conversation(Mute(), 0.01, 0.1)
     conversation.ask({})
     assert waits_until(lambda: conversation.failure is not None)
-    assert conversation.failure == "the package has said nothing for 0 s"
+    assert conversation.failure == "the package has not responded for 0 s"
     conversation.close()
 
 

@@ -244,7 +244,7 @@ def test_an_end_without_a_finish_reason_is_an_error() -> None:
         ({"bad_sequences": ((3, 4),)}, "bad_words_list has a word of 2 tokens"),
         (
             {"sampling": SamplingParams(top_p=0.9, top_p_decay=0.5)},
-            "runtime_top_p_decay has 0.5, which TensorRT-LLM does not do",
+            "runtime_top_p_decay has 0.5, which TensorRT-LLM does not support",
         ),
         ({"prompt_ids": []}, "the prompt has no tokens"),
         ({"prompt_ids": [100]}, "allowed: 0 to 99"),
@@ -316,7 +316,7 @@ def test_missing_logits_are_an_error() -> None:
     assert run.there.asked[0].arguments["streaming"] is False
     run.there.say(0, 10, ends="length")
     (event,) = run.step()
-    assert "logits of 0 of the 2 tokens of the prompt" in (event.error or "")
+    assert "logits for 0 of the 2 tokens of the prompt" in (event.error or "")
 
 
 @settings(deadline=None)

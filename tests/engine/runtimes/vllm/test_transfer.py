@@ -83,7 +83,7 @@ def test_a_folder_that_others_can_open_is_refused(tmp_path: Path) -> None:
     prepare(parameters, FILES)
     assert (tmp_path / "kv").stat().st_mode & 0o777 == 0o700
     (tmp_path / "kv").chmod(0o755)
-    with pytest.raises(InflightError, match=r"inflight_kv_folder .* its owner alone can open"):
+    with pytest.raises(InflightError, match=r"inflight_kv_folder .* a directory with mode 0700"):
         prepare(parameters, FILES)
 
 

@@ -76,7 +76,7 @@ def test_an_adapter_is_asked_for_by_its_place_and_again_where_its_files_have_cha
     (tmp_path / "sql" / "adapter_config.json").write_text("{ }")
     assert translator.arguments(Sequence(5, 0, request, 7))["lora_request"].lora_int_id == 2
     assert "lora_request" not in arguments()
-    with pytest.raises(InflightError, match="there is no adapter nobody here"):
+    with pytest.raises(InflightError, match="adapter nobody not found"):
         translator.refuse(replace(request, adapter="nobody"))
 
 
@@ -126,7 +126,7 @@ def test_log_probs_are_asked_for_where_they_are_wanted() -> None:
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        ({"returns_context_logits": True}, "return_context_logits has True, which vLLM does not do"),
+        ({"returns_context_logits": True}, "return_context_logits has True, which vLLM does not support"),
         ({"returns_generation_logits": True}, "return_generation_logits has True"),
         ({"sampling": Sampling(top_p=0.9, top_p_decay=0.5)}, "runtime_top_p_decay has 0.5"),
         (

@@ -82,7 +82,7 @@ def test_the_first_key_needs_only_a_name(inflight: Shell) -> None:
 
 def test_a_key_for_an_existing_user_never_has_fewer_rights_than_requested(inflight: Shell) -> None:
     inflight("keys", "create", "first")
-    message = "the user owner exists already, as owner and no platform admin: choose another --user"
+    message = "the user owner already exists, as owner and no platform admin; choose another --user"
     assert message in inflight.refusal("keys", "create", "second", "--platform-admin")
     assert message in inflight.refusal("keys", "create", "second", "--role", "viewer")
     inflight("keys", "create", "second", "--role", "owner")
@@ -151,10 +151,10 @@ def test_an_export_includes_the_contents_of_files(inflight: Shell, tmp_path: Pat
         ),
         (
             "keys create x --expires 9999999d",
-            "expires: expected a time that is still to come, before the year",
+            "expires: expected a time in the future, before the year",
         ),
         ("keys revoke nothing", "no key called 'nothing': `inflight keys list` shows ids"),
-        ("tenants create local", "the name is taken"),
+        ("tenants create local", "the name already exists"),
         ("usage --by colour", "by: colour: allowed are organisation, user, key, model, day"),
         ("usage --since yesterday", "since: expected a day as YYYY-MM-DD, got 'yesterday'"),
         ("prices set .. --prompt 1 --completion 1", "is not the name of a model"),

@@ -106,7 +106,7 @@ def test_an_invalid_key_file_is_refused_without_showing_its_content(tmp_path: Pa
     (tmp_path / "admin").write_text("correct horse")
     key = FirstKey("admin", tmp_path / "admin", is_admin=True)
     with pytest.raises(
-        SettingsError, match=r"--admin-key-file: .*admin holds no key; a key is 52 characters"
+        SettingsError, match=r"--admin-key-file: .*admin does not hold an API key; a key has 52 characters"
     ) as refused:
         ensure_keys([key], tmp_path / "state", {})
     assert "horse" not in str(refused.value)

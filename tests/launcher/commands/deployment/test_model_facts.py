@@ -92,8 +92,8 @@ def test_before_the_first_write_there_are_no_facts(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("cheese", "is not what `inflight triton` writes"),
-        ('{"format": 2}', "is of another version of inflight"),
-        ("[]", "is of another version of inflight"),
+        ('{"format": 2}', "was written by another version of inflight"),
+        ("[]", "was written by another version of inflight"),
         ('{"format": 1, "models": {}}', "models is not a list of tables"),
         ('{"format": 1, "models": [], "embedders": [], "ports": ["1"]}', "ports is not a list of numbers"),
         ('{"format": 1, "models": [], "embedders": [1]}', "embedders is not a list of tables"),

@@ -97,7 +97,7 @@ def test_a_router_waits_for_tritons_model_facts_and_follows_their_changes(
     assert router.is_ready() is False, "it answers, and there is no Triton"
     tell(router.state, "second", default_checkpoint)
     router.until(lambda: router.models() == ["second"])
-    assert "Triton serves something else now: the router starts again with that." in router.output
+    assert "What Triton serves has changed: restarting the router." in router.output
     router.process.terminate()
     assert router.process.wait(LIMIT_S) == 0, router.output
     assert "INFO router.server stopped" in router.output, "the router's log is the container's"
@@ -126,7 +126,10 @@ def test_a_router_finds_all_servers_that_were_started_with_the_one_it_is_told() 
         (["--triton", "http://triton:8001"], "--triton http://triton:8001: expected HOST:PORT"),
         (["--triton", "triton"], "--triton triton: expected HOST:PORT"),
         (["--triton", "dns:///triton"], "--triton dns:///triton: expected HOST:PORT"),
-        (["--triton", "triton:70000"], "--triton triton:70000: expected HOST:PORT, a port being 1 to 65535"),
+        (
+            ["--triton", "triton:70000"],
+            "--triton triton:70000: expected HOST:PORT with a port from 1 to 65535",
+        ),
         (["--triton", "t:1", "--admin-key-file", "nowhere"], "--admin-key-file: nowhere cannot be read"),
         (["--triton", "t:1", "--port", "70000"], "stack.port is 70000"),
     ],
@@ -151,7 +154,7 @@ def test_unreadable_facts_while_serving_are_reported_once(tmp_path: Path) -> Non
         deployment._look_again_at_s = 0.0
         deployment._follow(router, service)
     assert said.getvalue().count("is not what `inflight triton` writes") == 1
-    assert said.getvalue().count("is of another version of inflight") == 1
+    assert said.getvalue().count("was written by another version of inflight") == 1
 
 
 def test_tritons_without_certificates_are_asked_only_where_that_is_said(tmp_path: Path) -> None:

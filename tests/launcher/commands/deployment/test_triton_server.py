@@ -61,7 +61,7 @@ def test_each_server_has_ports_of_its_own() -> None:
 
 
 def test_a_built_engine_needs_nvidias_library(tmp_path: Path, home: Path) -> None:
-    with pytest.raises(SettingsError, match="--engine-dir: an engine is run by NVIDIA's own library"):
+    with pytest.raises(SettingsError, match="--engine-dir needs NVIDIA's own backend library"):
         TritonOptions("127.0.0.1", 1, 2, engine_dir=tmp_path).check()
     with pytest.raises(SettingsError, match="not-there is not a directory"):
         TritonOptions("127.0.0.1", 1, 2, home=home, engine_dir=tmp_path / "not-there").check()
@@ -148,4 +148,4 @@ def test_a_containers_child_output_is_echoed_to_its_log_and_remembered(
     assert sorted(child.log_lines()) == sorted(["one", "twö", "\ufffd"])
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(child.log_lines())
     assert not child.log_path.exists()
-    assert child.where_logged == "what it said is above"
+    assert child.where_logged == "its output is above"

@@ -44,14 +44,14 @@ def test_a_triton_installed_elsewhere_is_checked_there(
 
 
 def test_a_data_directory_may_be_missing_and_must_be_a_directory(tmp_path: Path) -> None:
-    assert "made at the first start" in check_data_dir(tmp_path / "new").what
+    assert "created at the first start" in check_data_dir(tmp_path / "new").what
     (tmp_path / "file").touch()
     assert check_data_dir(tmp_path / "file" / "below").verdict is Verdict.FAIL
 
 
 def test_a_model_is_present_or_can_be_fetched(tmp_path: Path) -> None:
     known = "smollm2-135m-instruct"
-    assert "fetches 89 MiB" in check_model(known, tmp_path, 10 * GIB).advice
+    assert "downloads 89 MiB" in check_model(known, tmp_path, 10 * GIB).advice
     assert check_model(known, tmp_path, 1000).verdict is Verdict.FAIL
     (tmp_path / "models" / known).mkdir(parents=True)
     assert check_model(known, tmp_path, 10 * GIB).verdict is Verdict.OK
@@ -75,7 +75,7 @@ def test_a_port_is_free_ours_or_in_use() -> None:
 def test_checking_a_router_that_was_never_started_leaves_nothing_behind(tmp_path: Path) -> None:
     found = parts(tmp_path / "data")
     assert found["router settings"].verdict is Verdict.OK
-    assert "made at the first start" in found["store"].what
+    assert "created at the first start" in found["store"].what
     assert {found[check].verdict for check in ("Redis", "TLS", "tracing", "safety")} == {Verdict.SKIPPED}
     assert not (tmp_path / "data").exists()
 

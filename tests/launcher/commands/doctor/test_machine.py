@@ -58,7 +58,7 @@ def test_a_good_machine_has_no_findings() -> None:
         ("open_files", 256, Verdict.FAIL, "256 at most"),
         ("open_files", 1024, Verdict.WARN, "1024 at most"),
         ("is_clock_kept", False, Verdict.WARN, "synchronised"),
-        ("is_clock_kept", None, Verdict.SKIPPED, "cannot be seen"),
+        ("is_clock_kept", None, Verdict.SKIPPED, "cannot be determined"),
     ],
 )
 def test_each_fact_of_a_machine_is_judged_by_itself(

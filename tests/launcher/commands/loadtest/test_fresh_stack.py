@@ -29,7 +29,7 @@ def test_addresses_are_those_that_the_stack_announces() -> None:
 
 
 def test_a_stack_that_announces_nothing_has_failed() -> None:
-    with pytest.raises(StackFailed, match="did not tell"):
+    with pytest.raises(StackFailed, match="did not print its addresses"):
         announced("")
 
 

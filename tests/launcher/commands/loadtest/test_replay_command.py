@@ -109,7 +109,7 @@ def test_tenants_and_tiers_come_from_the_file_and_a_trace_repeats_for_the_durati
         (["--tiers", "gold:1"], "there is no tier 'gold'"),
         (["--tenants", "no-such-file"], "no-such-file cannot be read"),
         (["--model", "other"], "there is no model 'other'; there are: tiny"),
-        (["--url", "http://127.0.0.1:9"], "does not tell its models"),
+        (["--url", "http://127.0.0.1:9"], "does not list its models"),
         (["--out", "/proc/nowhere"], "--out: nothing can be written to /proc/nowhere"),
     ],
 )

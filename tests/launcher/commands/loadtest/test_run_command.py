@@ -31,8 +31,8 @@ from tests.fakes.openai_server import TimedApi, timed_api
         (["--check"], "--check needs an --slo"),
         (["--trace", __file__], "no column for 'at'"),
         (["--out", "/proc/nowhere"], "--out: nothing can be written to /proc/nowhere"),
-        (["--url", "http://127.0.0.1:9"], "cannot be asked: [Errno 111] Connection refused; is it a router"),
-        (["--url", "somewhere"], "somewhere cannot be asked: unknown url type"),
+        (["--url", "http://127.0.0.1:9"], "cannot be reached: [Errno 111] Connection refused; is it a rou"),
+        (["--url", "somewhere"], "somewhere cannot be reached: unknown url type"),
         (["--url", "http://127.0.0.1:9", "--tenants", "nowhere.json"], "nowhere.json cannot be read"),
     ],
 )

@@ -73,7 +73,7 @@ def test_several_models_are_planned_together_each_with_its_own_peak_and_trace(
     ("typed", "said"),
     [
         (["--model", "huge"], "there are llama-70b, llama-8b, tiny"),
-        (["--model", "tiny"], "--model tiny: it is given twice"),
+        (["--model", "tiny"], "--model tiny: given twice"),
         (["--model", "llama-8b=often"], "--model llama-8b"),
         (["--model", "llama-8b=0"], "--model llama-8b 0: expected numbers above 0"),
         (["--price", "abacus=1"], "--price abacus: no profile"),

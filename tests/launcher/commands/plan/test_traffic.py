@@ -38,4 +38,4 @@ def test_a_recorded_hour_is_the_busiest_of_the_last_day(
     with pytest.raises(typer.Exit) as refused:
         trace_named("recorded:another", 0, tmp_path, None)
     assert refused.value.exit_code == 2
-    assert "nothing was asked of it in the last 24 hours" in capsys.readouterr().err
+    assert "no requests to it were recorded in the last 24 hours" in capsys.readouterr().err

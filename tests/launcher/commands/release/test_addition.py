@@ -168,11 +168,11 @@ def test_a_release_from_an_address_is_pinned_to_what_was_fetched(
     (manifest,) = (each["manifest"] for each in inflight.json("list"))
     assert manifest["source"] == f"hf://org/tiny@{COMMIT}"
     assert Path(manifest["checkpoint_dir"]).is_relative_to(inflight.data_dir / "models")
-    assert "is what was added" in inflight("verify", "tiny@1")
+    assert "has not changed since it was added" in inflight("verify", "tiny@1")
 
 
 def test_an_address_that_cannot_be_read_adds_nothing(inflight: Shell, tmp_path: Path) -> None:
-    assert "file:///nowhere is not there" in inflight.refusal("add", "tiny", "file:///nowhere")
+    assert "file:///nowhere was not found" in inflight.refusal("add", "tiny", "file:///nowhere")
     assert "allowed are hf://" in inflight.refusal("add", "tiny", "ftp://host/model")
 
 
@@ -201,8 +201,8 @@ def test_an_embedding_checkpoint_becomes_one_triton_model(inflight: Shell, tmp_p
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["inflight_threads=1"], "has the parameters threads, device, gpu_memory_share, inflight_precision"),
-        (["checkpoint_dir=/m"], "has the parameters threads"),
+        (["inflight_threads=1"], "has only the parameters threads, device, gpu_memory_share"),
+        (["checkpoint_dir=/m"], "has only the parameters threads"),
         (["inflight_precision=int4"], "inflight_precision is 'int4'; allowed: auto, fp32, int8"),
         (["inflight_precision=int8", "device=cuda"], "allowed: auto, bf16 (device is cuda"),
     ],
@@ -238,14 +238,12 @@ def test_adding_the_same_release_again_succeeds_and_says_so(inflight: Shell, tmp
     for name, path in (("tiny", checkpoint), ("twice", model)):
         given = SYNTHETIC if name == "tiny" else ()
         inflight("add", name, str(path), *given)
-        assert f"It is the same as {name}@1 in all but its number." in inflight(
-            "add", name, str(path), *given
-        )
+        assert f"It differs from {name}@1 only in its number." in inflight("add", name, str(path), *given)
     config = model / "config.pbtxt"
     config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
-    assert "It is the same" not in inflight("add", "twice", str(model)), "it batches in another way"
+    assert "It differs from" not in inflight("add", "twice", str(model)), "it batches in another way"
     write_checkpoint(tmp_path / "other", fill=1)
-    assert "It is the same" not in inflight("add", "tiny", str(tmp_path / "other"), *SYNTHETIC)
+    assert "It differs from" not in inflight("add", "tiny", str(tmp_path / "other"), *SYNTHETIC)
 
 
 def truncated(directory: Path) -> None:
@@ -302,12 +300,12 @@ def half_a_config(directory: Path) -> None:
     ("damage", "words"),
     [
         (truncated, "model.safetensors is truncated: it has"),
-        (too_long, "model.safetensors is longer than it should be"),
-        (without_header, "does not begin with a header of safetensors"),
+        (too_long, "model.safetensors is longer than expected"),
+        (without_header, "does not begin with a safetensors header"),
         (odd_header, "model.safetensors cannot be read"),
         (without_weights, "it has no *.safetensors"),
         (without_a_shard, "it has no gone.safetensors"),
-        (shard_elsewhere, "names weights outside of its own directory"),
+        (shard_elsewhere, "names weights outside its own directory"),
         (other_name, "has neither model.safetensors nor model.safetensors.index.json"),
         (without_tokenizer, "it has no tokenizer.json"),
         (half_a_tokenizer, "tokenizer.json cannot be read"),
@@ -370,7 +368,7 @@ def test_links_are_followed_and_those_that_lead_in_a_circle_are_refused(
     assert (copied.read_bytes(), copied.parent.is_symlink()) == (b"1234", False)
     for target in ("..", ".", "../.."):
         (tmp_path / "elsewhere" / "round").symlink_to(source / "10" / target)
-        assert "leads back to a directory that it lies in" in inflight.refusal("add", "twice", str(source))
+        assert "links back to a directory that contains it" in inflight.refusal("add", "twice", str(source))
         (tmp_path / "elsewhere" / "round").unlink()
 
 
@@ -397,7 +395,7 @@ def test_a_version_number_is_not_reused(inflight: Shell, tmp_path: Path) -> None
     source = str(write_triton_model(tmp_path / "doubling"))
     inflight("add", "twice", source)
     inflight("remove", "twice@1")
-    assert "its number is not used again" in inflight.refusal("add", "twice", source, "--version", "1")
+    assert "version numbers are never reused" in inflight.refusal("add", "twice", source, "--version", "1")
     assert "twice@2 is added" in inflight("add", "twice", source)
 
 
@@ -416,11 +414,11 @@ def test_a_models_backend_is_recognised_from_its_file(inflight: Shell, tmp_path:
     [
         (["../m", "{tiny}"], "'../m' cannot be the name of a model"),
         (["M", "{tiny}"], "'M' cannot be the name of a model"),
-        (["m", "nowhere"], "'nowhere' is not there; a release is made from a known model"),
+        (["m", "nowhere"], "'nowhere' does not exist; a release is made from a known model"),
         (["m", "{here}"], "has neither config.json nor config.pbtxt"),
         (["m", "{tiny}", "--set", "nonsense"], "--set 'nonsense': expected PARAMETER=VALUE"),
         (["m", "{tiny}", "--set", "nonsense=1"], "--set: unknown parameter nonsense"),
-        (["m", "{tiny}", "--set", "gpt_model_path=/x"], "that is set by the launcher itself"),
+        (["m", "{tiny}", "--set", "gpt_model_path=/x"], "the launcher sets this"),
         (["m", "{tiny}", "--set", "inflight_precision=int3"], "parameter inflight_precision is 'int3'"),
         (["m", "{tiny}", "--from-version", "1"], "--from-version is for a directory with a Triton model's"),
         (["m", "{tiny}", "--config", "nowhere.toml"], "nowhere.toml cannot be read"),
@@ -441,7 +439,7 @@ def test_a_taken_version_and_a_different_kind_are_refused_before_the_work(
     inflight("add", "tiny", str(checkpoint), *SYNTHETIC)
     before = inflight.files()
     refusal = inflight.refusal("add", "tiny", str(checkpoint), *SYNTHETIC, "--version", "1")
-    assert "tiny@1 is there already, and releases never change" in refusal
+    assert "tiny@1 already exists, and releases never change" in refusal
     assert "tiny is a model for text" in inflight.refusal("add", "tiny", str(model))
     assert inflight.files() == before
 
@@ -546,4 +544,4 @@ def test_leftovers_of_a_killed_add_do_not_block_the_next(inflight: Shell, tmp_pa
         (left / "stale").write_text("")
     inflight("add", "tiny", str(write_checkpoint(tmp_path / "tiny")), *SYNTHETIC)
     assert not [name for name in inflight.files() if "stale" in name]
-    assert inflight("verify", "tiny@1").startswith("tiny@1 is what was added")
+    assert inflight("verify", "tiny@1").startswith("tiny@1 has not changed since it was added")

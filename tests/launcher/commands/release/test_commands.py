@@ -50,7 +50,7 @@ def test_list_and_show_describe_the_releases(served: Shell) -> None:
 def test_without_releases_list_and_history_say_so(inflight: Shell) -> None:
     assert inflight("list").startswith("There are no releases yet")
     assert inflight("list", "m").startswith("There are no releases of m yet")
-    assert inflight("history", "m") == "Nothing has happened to releases of m yet.\n"
+    assert inflight("history", "m") == "There are no events of releases of m yet.\n"
 
 
 def test_a_built_in_release_has_no_files_to_verify(inflight: Shell) -> None:
@@ -62,30 +62,30 @@ def test_a_built_in_release_has_no_files_to_verify(inflight: Shell) -> None:
 
 def test_an_unknown_release_is_refused_with_the_known_ones(served: Shell) -> None:
     for command in ("show", "verify", "remove", "load", "unload", "canary"):
-        assert "there is no release m@9; there are m@1, m@2, m@3" in served.refusal(command, "m@9")
-    assert "'m' names no version: write m@VERSION" in served.refusal("show", "m")
-    assert "'x' is no version; allowed: 1 to" in served.refusal("show", "m@x")
+        assert "release m@9 not found; there are m@1, m@2, m@3" in served.refusal(command, "m@9")
+    assert "'m' does not name a version; write m@VERSION" in served.refusal("show", "m")
+    assert "'x' is not a version; allowed: 1 to" in served.refusal("show", "m@x")
     assert "'../x' cannot be the name of a model" in served.refusal("show", "../x@1")
 
 
 def test_verify_finds_changed_files(inflight: Shell, tmp_path: Path) -> None:
     weights = write_checkpoint(tmp_path / "m") / "model.safetensors"
     inflight("add", "m", str(weights.parent), *SYNTHETIC)
-    assert inflight("verify", "m@1").startswith("m@1 is what was added: ")
+    assert inflight("verify", "m@1").startswith("m@1 has not changed since it was added: ")
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + b"\xff")
     changed = inflight.ask("verify", "m@1")
     assert changed.exit_code == 1
-    assert "m@1 is not what was added: model.safetensors has changed" in changed.output
+    assert "m@1 has changed since it was added: model.safetensors has changed" in changed.output
     weights.write_bytes(content)
     (inflight.repository / "m.1" / "1" / "stranger.py").write_text("")
-    assert "was not there when it was added" in inflight.ask("verify", "m@1").output
+    assert "did not exist when it was added" in inflight.ask("verify", "m@1").output
 
 
 def test_remove_deletes_the_files_of_one_release_alone(served: Shell) -> None:
     checkpoint = Path(served.release("m", 3).manifest.checkpoint_dir)
     assert "m@3 is ready: unload it first" in served.refusal("remove", "m@3")
-    assert "m@1 has a part in the split of m" in served.refusal("remove", "m@1")
+    assert "m@1 is in the traffic split of m" in served.refusal("remove", "m@1")
     served.comes_to("m", 3, State.UNLOADED)
     assert "m@3 is removed." in served("remove", "m@3")
     assert not [name for name in served.files() if "m.3" in name or "m@3" in name]
@@ -109,7 +109,7 @@ def test_a_split_sets_weights_stickiness_and_shadow(served: Shell) -> None:
     ("words", "refusal"),
     [
         (["1=0.9", "2=0.2"], "the weights add up to 1.1, not to 1"),
-        (["1=0.9", "9=0.1"], "there is no release m@9"),
+        (["1=0.9", "9=0.1"], "release m@9 not found"),
         (["1=0.5", "1=0.5"], "each once"),
         (["1"], "'1' is not a version and its share"),
         (["1=1", "--sticky", "mood"], "sticky 'mood': allowed are request, tenant, user, conversation"),
@@ -141,13 +141,13 @@ def test_tolerances_are_set_for_a_model_and_reset(served: Shell) -> None:
     assert (plan.tolerance.latency_ratio, plan.tolerance.error_rate) == (2.0, 0.005)
     assert (plan.mirror_per_s, plan.is_rehearsed) == (0.5, False)
     assert "latency_ratio    1.25" in served("tolerance", "m", "--reset")
-    assert "there is no model other" in served.refusal("tolerance", "other", "latency_ratio=2")
+    assert "model other not found" in served.refusal("tolerance", "other", "latency_ratio=2")
     assert "--tolerance 'speed=2'; allowed" in served.refusal("tolerance", "m", "speed=2")
 
 
 def test_recorded_prompts_are_asked_again_only_where_prompts_are_logged(served: Shell) -> None:
     refusal = served.refusal("canary", "m@2", "--replay", "1/s")
-    assert "--replay: recorded prompts can only be asked where prompts are logged" in refusal
+    assert "--replay: recorded prompts can only be replayed where prompts are logged" in refusal
     assert "prompt_log_dir" in refusal
 
 
@@ -159,7 +159,7 @@ def test_a_canary_is_planned_paused_resumed_and_promoted(served: Shell, tmp_path
         "--golden", str(golden), "--tolerance", "error_rate=1%", "--tolerance", "latency_ratio=1.5",
     )  # fmt: skip
     assert "m@2 is rolled out against m@1, in steps of 10%, 100%." in said
-    assert "Nobody has asked for the model in the last minutes" in said
+    assert "The model had no requests in the last minutes" in said
     rollout = rollout_of(served)
     assert (rollout.stable, rollout.canary, rollout.state.value) == (1, 2, "running")
     assert (rollout.plan.weights, rollout.plan.min_requests, rollout.plan.min_duration_s) == ((0.1, 1), 20, 5)
@@ -193,8 +193,8 @@ def test_unreadable_golden_prompts_are_reported(served: Shell, tmp_path: Path) -
 
 
 def test_steps_that_do_not_reach_all_of_the_traffic_are_refused(served: Shell) -> None:
-    assert "the last step of a rollout is 1" in served.refusal("canary", "m@2", "--steps", "1%,50%")
-    assert "grow" in served.refusal("canary", "m@2", "--steps", "50%,1%,100%")
+    assert "the last step of a rollout has to be 1" in served.refusal("canary", "m@2", "--steps", "1%,50%")
+    assert "have to increase" in served.refusal("canary", "m@2", "--steps", "50%,1%,100%")
     assert "No such file" in served.refusal("canary", "m@2", "--golden", "nowhere.jsonl")
 
 

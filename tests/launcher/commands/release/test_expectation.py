@@ -29,7 +29,7 @@ def test_a_canary_is_told_beforehand_how_long_it_takes_at_the_present_rate(serve
 
 
 def test_a_model_that_nobody_asks_for_waits_for_requests(served: Shell) -> None:
-    said = "Nobody has asked for the model in the last minutes: the rollout waits for requests."
+    said = "The model had no requests in the last minutes: the rollout waits for some."
     assert said in served("canary", "m@2")
     (model,) = served.json("status", "m")["models"]
     assert model["rollout"]["expected_s"] is None

@@ -145,7 +145,7 @@ def test_a_router_that_falls_silent_is_not_waited_for(served: Shell) -> None:
 
 def test_a_release_that_the_stack_no_longer_brings_cannot_be_loaded(served: Shell) -> None:
     served.comes_to("m", 2, State.GONE)
-    assert "m@2 is gone" in served.refusal("load", "m@2")
+    assert "m@2 no longer exists" in served.refusal("load", "m@2")
 
 
 GATE = {
@@ -235,8 +235,8 @@ def test_the_status_tells_recorded_prompts_from_copies_and_from_requests_of_peop
         row = {"rollout_id": rollout.id, "step": 1, "version": 2, "process": "c", "at_s": 0.0}
         connection.execute(sql.insert(arm_figures).values(**row, figures=stats_to_json(stats)))
     assert (
-        "and 2 copies of requests to the stable release, 1 recorded prompts asked of both releases while "
-        "nobody else asked, which count in the checks"
+        "and 2 copies of requests to the stable release, 1 recorded prompts replayed on both releases while "
+        "they were idle, which count in the checks"
     ) in " ".join(served("status").split())
     canary = served.json("status")["models"][0]["rollout"]["arms"][1]
     assert (canary["requests"], canary["copies"], canary["replays"]) == (12, 3, 1)

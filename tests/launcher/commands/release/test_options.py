@@ -107,7 +107,7 @@ def test_an_invalid_accept_slower_is_refused_with_what_is_allowed(text: str) -> 
     ["speed=1", "error_rate", "error_rate=2", "latency_ratio=0.5", "golden_failures=x", "length_ratio=nan"],
 )
 def test_an_invalid_tolerance_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(ValueError, match=r"allowed, with what holds unless said: error_rate=0\.002"):
+    with pytest.raises(ValueError, match=r"allowed, with their defaults: error_rate=0\.002"):
         options.tolerance([text])
 
 
@@ -131,14 +131,14 @@ def test_golden_prompts_are_one_object_a_line(tmp_path: Path) -> None:
         ("{", "line 2 is not JSON"),
         ("[]", "line 2 has no prompt"),
         ('{"contains": "x"}', "line 2 has no prompt"),
-        ('{"prompt": "x"}', "line 2 does not say what the answer is"),
-        ('{"prompt": "x", "contains": 4}', "line 2 does not say what the answer is"),
+        ('{"prompt": "x"}', "line 2 does not say what answer is expected"),
+        ('{"prompt": "x", "contains": 4}', "line 2 does not say what answer is expected"),
         ('{"prompt": "x", "like": "y"}', "line 2 has 'like'; allowed: contains, equals, matches"),
         ('{"prompt": "x", "matches": "("}', "line 2: matches is not a regular expression"),
         ('{"prompt": "x", "equals": "y", "max_tokens": 0}', "line 2: max_tokens is 0"),
         ('{"prompt": "x", "similar": "y", "min_likeness": 2}', "line 2: min_likeness is 2; allowed: above 0"),
         ('{"prompt": "x", "schema": {"type": "thing"}}', "line 2: schema: $.type: 'thing' is not valid"),
-        ('{"prompt": "x", "schema": "y"}', "line 2: schema: a JSON schema is an object"),
+        ('{"prompt": "x", "schema": "y"}', "line 2: schema: a JSON schema has to be an object"),
     ],
 )
 def test_an_invalid_golden_prompt_is_refused_with_its_line(line: str, words: str, tmp_path: Path) -> None:

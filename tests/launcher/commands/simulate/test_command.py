@@ -98,7 +98,7 @@ def test_a_generated_trace_needs_no_file() -> None:
     [
         (["--cost", "12"], "allowed: a file, the address"),
         (["--cost", "12,x,1"], "as numbers"),
-        (["--cost", "-1,0,1"], "not negative"),
+        (["--cost", "-1,0,1"], "must not be negative"),
         (["--slo", "interactive"], "expected TIER=ttft:1s"),
         (["--slo", "gold=ttft:1s"], "there is no tier 'gold'"),
         (["--slo", "batch=p99:1s"], "allowed: ttft (first token), itl"),
@@ -108,7 +108,7 @@ def test_a_generated_trace_needs_no_file() -> None:
         (["--rate", "0"], "numbers above 0"),
         (["--policy", "lottery"], "allowed are objectives, first-come, cap"),
         (["--tiers", "gold:1"], "there is no tier 'gold'"),
-        (["--tiers", "batch:-1"], "not below 0"),
+        (["--tiers", "batch:-1"], "must be 0 or more"),
         (["--tenant-tier", "t1"], "expected TENANT="),
         (["--tenant-tier", "t1=gold"], "allowed: interactive, standard, batch"),
         (["--tenant-tier", "t9=batch"], "there is no tenant 't9' in the trace; there are t0, t1, t2"),
@@ -116,7 +116,7 @@ def test_a_generated_trace_needs_no_file() -> None:
         (["--duration", "1"], "--duration: '1' is not a duration"),
         (["--tenant-tier", "t1=gold"], "there is no tier 'gold'"),
         (["--weight", "t1=heavy"], "numbers above 0"),
-        (["--step-tokens", "10"], "not fewer than --places"),
+        (["--step-tokens", "10"], "must not be less than --places"),
         (["--trace", "gone.csv"], "gone.csv cannot be read"),
     ],
 )

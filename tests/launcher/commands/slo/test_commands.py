@@ -67,14 +67,14 @@ def quick_and_slow(monitor: ObjectiveMonitor) -> None:
 
 def test_without_models_slo_tells_the_next_step(bare: Shell) -> None:
     assert "There are no models yet: `inflight up`" in bare("show")
-    assert "there are none yet: `inflight up` first" in bare.refusal("set", "smol", "--first-token", "1s")
+    assert "there are no models yet: run `inflight up`" in bare.refusal("set", "smol", "--first-token", "1s")
 
 
 def test_a_model_without_an_objective_is_offered_one_it_can_keep(inflight: Shell) -> None:
     shown = inflight("show")
     assert "inflight slo set smol --first-token 500ms --inter-token 50ms" in shown
     assert "inflight slo set vectors --end-to-end 100ms" in shown
-    assert "No router runs (`inflight up`)" in shown
+    assert "No router is running (`inflight up`)" in shown
     inflight.measure(quick_and_slow)
     shown = inflight("show", "smol")
     assert "inflight slo set smol --first-token 320ms --inter-token 110ms" in shown
@@ -89,8 +89,8 @@ def test_an_objective_is_set_limit_by_limit_and_cleared(inflight: Shell) -> None
     assert "the first token within 500 ms and each further token within 50 ms." in said
     assert inflight("set", "smol", "--tier", "all", "--first-token", "1.5s").count("1.5 s") == 3
     said = inflight("set", "smol", "--first-token", "none", "--inter-token", "none")
-    assert "smol, standard: nothing is asked any more." in said
-    assert inflight("clear", "smol") == "smol has no objective any more for interactive, batch.\n"
+    assert "smol, standard: no objective any more." in said
+    assert inflight("clear", "smol") == "smol no longer has an objective for interactive, batch.\n"
     assert "smol has no objective" in inflight.refusal("clear", "smol")
 
 
@@ -110,16 +110,16 @@ def test_show_lists_objectives_measurements_and_advice(inflight: Shell) -> None:
     assert "kept, 4" in rows["standard"]
     assert "missed by 6" in rows["inter-token"]
     assert "1 of 20 needed" in rows["batch"]
-    assert "Nothing was measured of interactive: send some requests." in shown
+    assert "Nothing was measured for interactive: send some requests." in shown
     assert "inflight tune explain smol" in shown
-    assert "No router runs" not in shown
+    assert "No router is running" not in shown
 
 
 def test_without_measurements_in_the_standard_tier_show_suggests_a_command(inflight: Shell) -> None:
     inflight("set", "smol", "--first-token", "500ms")
     assert "inflight ask --model smol" in inflight("show", "smol")
     inflight("set", "vectors", "--end-to-end", "20ms")
-    assert "Nothing was measured of standard: send some requests." in inflight("show", "vectors")
+    assert "Nothing was measured for standard: send some requests." in inflight("show", "vectors")
 
 
 def test_slo_show_prints_the_same_as_json(inflight: Shell) -> None:

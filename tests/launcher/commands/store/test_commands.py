@@ -23,7 +23,7 @@ def test_a_store_is_backed_up_restored_elsewhere_and_brought_down(tmp_path: Path
     assert f"schema {revisions()[-1]}" in made.stdout
     refused = inflight(there, "restore", str(file))
     assert refused.exit_code == 2
-    assert "made with another pepper: put the pepper file of that time here" in refused.stderr
+    assert "created with another pepper: use the pepper file of that time" in refused.stderr
     shutil.copy(here / "pepper", there / "pepper")
     done = inflight(there, "restore", str(file))
     assert done.exit_code == 0, done.output

@@ -62,7 +62,7 @@ def test_a_folder_that_is_not_a_model_keeps_triton_from_starting(tmp_path: Path)
     [
         (("check", "nowhere"), "there is no model in nowhere"),
         (("check", "nowhere", "--edition", "26.08"), "--edition is '26.08'; allowed: 26.07"),
-        (("build", "nowhere", "--out", "there"), "nowhere is no Hugging Face checkpoint"),
+        (("build", "nowhere", "--out", "there"), "nowhere is not a Hugging Face checkpoint"),
     ],
 )
 def test_invalid_arguments_are_refused_with_a_sentence(words: tuple[str, ...], said: str) -> None:

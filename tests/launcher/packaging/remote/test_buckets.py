@@ -86,7 +86,7 @@ def test_a_folder_of_a_bucket_is_fetched_in_parts_and_pinned_by_its_content(
 def test_a_folder_that_is_not_what_its_pin_says_is_refused_and_removed(
     s3: str, tmp_path: Path, progress: RecordedProgress
 ) -> None:
-    with pytest.raises(CheckpointError, match="it is removed"):
+    with pytest.raises(CheckpointError, match="it was removed"):
         fetch_model(f"s3://models/team/llama#sha256={'0' * 64}", tmp_path / "data", progress)
     assert not list((tmp_path / "data").rglob("*.safetensors*"))
 

@@ -148,7 +148,7 @@ def test_files_that_differ_from_their_sums_are_refused_and_removed(
     (checkpoint.parent / "root").mkdir()
     (checkpoint.parent / "x").rename(checkpoint.parent / "root" / "x")
     web.root = checkpoint.parent / "root"
-    with pytest.raises(CheckpointError, match="it is removed"):
+    with pytest.raises(CheckpointError, match="it was removed"):
         fetch(address.replace("/#", "/x/#"))
     assert not list((tmp_path / "data").rglob("model.safetensors*"))
 
@@ -179,7 +179,7 @@ def test_a_wrong_checksum_in_the_address_is_refused_and_the_file_removed(
     web: FileServer, fetch: Fetch, tmp_path: Path
 ) -> None:
     one_file(web, b"other bytes")
-    with pytest.raises(CheckpointError, match="it is removed"):
+    with pytest.raises(CheckpointError, match="it was removed"):
         fetch(f"{web.url}/tiny.gguf#sha256={'0' * 64}")
     assert not list((tmp_path / "data").rglob("*.gguf*"))
 
@@ -190,7 +190,7 @@ def test_what_was_fetched_before_is_served_when_nobody_answers(
     first = fetch("hf://org/Tiny-Llama@main")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert fetch("hf://org/Tiny-Llama@main") == first
-    assert any("serving what was fetched before" in label for label in progress.labels)
+    assert any("serving the copy fetched earlier" in label for label in progress.labels)
     with pytest.raises(CheckpointError, match="cannot be reached"):
         fetch("hf://org/never-fetched")
 
@@ -204,7 +204,7 @@ def test_a_copy_that_was_damaged_is_fetched_again(web: FileServer, fetch: Fetch)
 
 def test_a_file_address_is_served_where_it_lies(fetch: Fetch, checkpoint: Path) -> None:
     assert fetch(f"file://{checkpoint}") == LocalCopy(checkpoint, f"file://{checkpoint}")
-    with pytest.raises(CheckpointError, match="is not there"):
+    with pytest.raises(CheckpointError, match="was not found"):
         fetch(f"file://{checkpoint}/nowhere")
     with pytest.raises(CheckpointError, match="has the sha256"):
         fetch(f"file://{checkpoint}#sha256={'0' * 64}")

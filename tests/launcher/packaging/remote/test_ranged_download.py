@@ -118,5 +118,5 @@ def test_an_empty_file_is_made_without_asking(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../etc/passwd", "/etc/passwd", "a/../../b", ""])
 def test_a_file_outside_of_the_model_is_refused(name: str) -> None:
-    with pytest.raises(SourceError, match="outside of the model"):
+    with pytest.raises(SourceError, match="outside the model"):
         RemoteFile(name, 1)

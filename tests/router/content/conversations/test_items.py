@@ -138,7 +138,7 @@ async def test_a_result_needs_its_call() -> None:
 async def test_the_files_of_a_request_are_counted() -> None:
     file = {"type": "input_file", "file_id": "file-1"}
     error = await refusal({"role": "user", "content": [file] * 21})
-    assert error.message == "input: 21 files; at most 20 are read for one request"
+    assert error.message == "input: 21 files; allowed: at most 20 in one request"
 
 
 async def test_an_assistants_text_and_calls_become_one_message() -> None:

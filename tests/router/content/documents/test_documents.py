@@ -103,8 +103,8 @@ async def test_the_pages_of_a_pdf_are_read() -> None:
     ("data", "reason"),
     [
         (encrypted_pdf("secret", "word"), "is encrypted"),
-        (pdf(""), "its pages are pictures, perhaps scanned"),
-        (pdf(), "is a PDF without pages"),
+        (pdf(""), "its pages are images, perhaps scanned"),
+        (pdf(), "is a PDF with no pages"),
         (b"%PDF-1.7 and nothing more", "cannot be read as a PDF"),
         (pdf("hello")[:-200], "cannot be read as a PDF"),
     ],
@@ -112,16 +112,16 @@ async def test_the_pages_of_a_pdf_are_read() -> None:
 )
 async def test_a_pdf_without_text_is_refused_with_the_reason(data: bytes, reason: str) -> None:
     message = await refusal(data, "a.pdf", "application/pdf")
-    assert reason in message or "holds no text" in message
+    assert reason in message or "contains no text" in message
 
 
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"max_pdf_pages": 1}, "has 2 pages; at most 1 are read"),
+        ({"max_pdf_pages": 1}, "has 2 pages; allowed: at most 1"),
         ({"max_characters": 5}, "has more than 5 characters"),
         ({"pdf_time_s": 0.001}, "takes more than 0.001 s"),
-        ({"max_bytes": 100}, "at most 100 are read"),
+        ({"max_bytes": 100}, "at most 100"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -140,11 +140,11 @@ async def test_a_pdf_bomb_is_refused() -> None:
 @pytest.mark.parametrize(
     ("data", "kind", "reason"),
     [
-        (b"\x89PNG\r\n", "image/png", "is a picture: send it as an image_url part"),
+        (b"\x89PNG\r\n", "image/png", "is an image: send it as an image_url part"),
         (b"PK\x03\x04\0\0\0", "application/zip", "neither UTF-8 text nor a PDF"),
         (b"\xff\xfe\x00\xd8", "text/plain", "neither UTF-8 text nor a PDF"),
         (b"", "text/plain", "is empty"),
-        (b" \n ", "text/plain", "nothing but white space"),
+        (b" \n ", "text/plain", "only white space"),
         (b'"' + b"x" * 200_000, "text/csv", "is not a table"),
     ],
 )
@@ -153,17 +153,17 @@ async def test_an_unreadable_document_is_refused_with_the_reason(data: bytes, ki
 
 
 async def test_the_limit_on_a_documents_text_is_named() -> None:
-    assert "has 11 characters; at most 10 are read" in await refusal(b"01234567890", max_characters=10)
+    assert "has 11 characters; allowed: at most 10" in await refusal(b"01234567890", max_characters=10)
 
 
 async def test_a_table_that_is_too_long_is_refused_with_its_length() -> None:
     message = await refusal(b"," * 50_000, "a.csv", max_characters=40_000)
-    assert "has 50000 characters; at most 40000 are read" in message
+    assert "has 50000 characters; allowed: at most 40000" in message
 
 
 def test_a_table_is_measured_before_it_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_program, "render_table", None)
-    with pytest.raises(Unreadable, match="has 50000 characters; at most 40000 are read"):
+    with pytest.raises(Unreadable, match="has 50000 characters; allowed: at most 40000"):
         read_plain(b"," * 50_000, True, 40_000)
 
 

@@ -48,9 +48,9 @@ def test_a_file_is_found_whole_wherever_the_form_is_cut(
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"", "the form is cut off"),
+        (b"", "the form is incomplete"),
         (b"nonsense", "not a valid form"),
-        (part("file", b"x", "a"), "the form is cut off"),
+        (part("file", b"x", "a"), "the form is incomplete"),
         (form(part("purpose", b"batch")), "Missing required parameter: file"),
         (form(part("file", b"x", "a"), part("file", b"y", "b")), "expected one file, got several"),
         (form(part("colour", b"red")), "Unrecognized request argument supplied: colour"),

@@ -98,7 +98,7 @@ def test_a_quota_is_not_exceeded_by_uploads_at_the_same_moment(store: Store) -> 
         thread.join()
     assert len(refused) == 6
     assert all(message.startswith("413 ") for message in refused)
-    assert "take 80 of the 100 bytes it may keep, and this one has 40" in refused[-1]
+    assert "take 80 of its 100 bytes of storage, and this one needs 40" in refused[-1]
     with store.begin() as connection:
         assert stored_bytes(connection, "org-1") == 80
         rows.begin(connection, StoredFile("file-9", "org-2", "a", "batch", 40, NOW_S), most_bytes=100)

@@ -121,7 +121,7 @@ async def test_failed_revivals_are_retried_ever_later_and_logged(
     assert tried_s == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 303, 363]
     assert set(patient.told) == {"begins", "failed"}
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert "cannot revive engine, attempt 3; the next one in 4 s: out of memory" in errors[2]
+    assert "cannot revive engine, attempt 3; next attempt in 4 s: out of memory" in errors[2]
 
 
 async def test_a_failing_model_does_not_delay_the_revival_of_another() -> None:

@@ -95,9 +95,9 @@ def test_an_act_that_is_refused_leaves_nothing_behind(office: ObjectiveCommands,
         office.set("vectors", [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     with pytest.raises(ValueError, match=r"first_token_s: expected 0.001 to 3600 seconds"):
         office.set(MODEL, ALL_TIERS, {Metric.FIRST_TOKEN: 1e-9})
-    with pytest.raises(NotFound, match="there is no model smoll; there are: smol, vectors"):
+    with pytest.raises(NotFound, match="model smoll not found; there are: smol, vectors"):
         office.set("smoll", [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
-    with pytest.raises(NotFound, match="there is no model smoll; there are: smol, vectors"):
+    with pytest.raises(NotFound, match="model smoll not found; there are: smol, vectors"):
         office.show("smoll")
     with pytest.raises(NotFound, match="smol has no objective for batch"):
         office.clear(MODEL, [Tier.BATCH])
@@ -108,7 +108,7 @@ def test_an_act_that_is_refused_leaves_nothing_behind(office: ObjectiveCommands,
 
 
 def test_without_models_setting_an_objective_says_to_start_the_stack_first(lite: Store) -> None:
-    with pytest.raises(NotFound, match="there are none yet: `inflight up` first"):
+    with pytest.raises(NotFound, match="there are no models yet: run `inflight up` first"):
         office_of(lite).set(MODEL, [Tier.STANDARD], {Metric.FIRST_TOKEN: 0.5})
     assert office_of(lite).show() == []
 

@@ -109,7 +109,7 @@ def test_a_rollout_that_loses_one_of_its_releases_is_over(lite: Store, canary_is
         rollout = records.list_rollouts(connection, MODEL)[0]
     assert (rollout.state, rollout.reason) == (
         RolloutState.ROLLED_BACK,
-        "the stack now brings another release",
+        "the stack now has another release",
     )
     split = split_of(lite)
     assert split is not None
@@ -132,7 +132,7 @@ def test_a_changed_built_in_release_takes_over_its_weight_and_ends_its_shadow(li
 
 def test_a_name_that_belongs_to_another_kind_of_model_is_refused(lite: Store) -> None:
     office(lite).add(manifest(1, kind=Kind.TENSORS))
-    with pytest.raises(ValueError, match="smol is the name of a model for tensors in the store"):
+    with pytest.raises(ValueError, match="smol is already the name of a model for tensors"):
         adopt(lite, built_in())
     assert split_of(lite) is None
 

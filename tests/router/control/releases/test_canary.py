@@ -47,14 +47,14 @@ def test_a_paused_rollout_waits_and_still_rolls_back() -> None:
 
 def test_a_step_is_not_over_before_its_golden_prompts_were_tried() -> None:
     found = told(progress=Progress(golden_step=-1))
-    assert (found.verdict, found.reason) == (Verdict.WAIT, "step 1 waits for its golden prompts")
+    assert (found.verdict, found.reason) == (Verdict.WAIT, "step 1 is waiting for its golden prompts")
 
 
 def test_a_failed_golden_prompt_rolls_back_even_while_paused() -> None:
     failed = replace(TRIED, paused=True, golden_failed=1, golden_note="'2+2' got '5'")
     found = told(progress=failed)
     assert found.verdict is Verdict.ROLL_BACK
-    assert found.reason == "golden prompts: 1 failed, 0 are allowed ('2+2' got '5')"
+    assert found.reason == "golden prompts: 1 failed, 0 allowed ('2+2' got '5')"
 
 
 def test_the_reason_for_a_rollback_names_the_check_and_its_numbers() -> None:
@@ -125,7 +125,7 @@ def test_the_reason_for_a_slow_canary_gives_times_and_their_ratio() -> None:
     assert found.verdict is Verdict.ROLL_BACK
     assert found.reason == (
         "inter-token latency: 20.0 ms of 240 against 10.0 ms of 240, "
-        "2.00 times of what the stable release took at the same time"
+        "2.00 times the stable release's at the same time"
     )
 
 
@@ -143,7 +143,9 @@ def test_a_canary_that_cannot_bear_the_full_traffic_rolls_back() -> None:
     beside, last = (timed(1.0), timed(1.0)), replace(TRIED, step=1)
     crushed = decide(plan, last, Measured((beside, (timed(20.0), ArmStats()))), 61.0)
     assert crushed.verdict is Verdict.ROLL_BACK
-    assert crushed.reason.endswith("with most of the traffic 20.00 times of what it took in the steps before")
+    assert crushed.reason.endswith(
+        "with most of the traffic 20.00 times the stable release's in earlier steps"
+    )
     busier = decide(plan, last, Measured((beside, (timed(2.0), ArmStats()))), 61.0)
     assert busier.verdict is Verdict.PROMOTE
 
@@ -216,7 +218,7 @@ def test_what_one_step_has_shown_counts_in_the_next() -> None:
     slow_then_good = Measured(((timed(2.0), timed(1.0)), (timed(1.0), timed(1.0))))
     found = decide(PLAN, second, slow_then_good, 61.0)
     assert found.verdict is Verdict.WAIT
-    assert found.reason.endswith("to tell: time to first token, inter-token latency")
+    assert found.reason.endswith("to decide: time to first token, inter-token latency")
     good_then_little = Measured(((timed(1.0, 240), timed(1.0, 240)), (timed(1.0, 3), timed(1.0, 3))))
     assert decide(PLAN, second, good_then_little, 61.0).verdict is Verdict.ADVANCE
 
@@ -245,7 +247,10 @@ def test_a_step_that_shows_nothing_in_time_ends_as_the_plan_says(
     found = decide(replace(PLAN, on_timeout=on_timeout), TRIED, few, after_h * 3600)
     assert found.verdict is verdict
     assert found.is_held == (verdict is Verdict.WAIT)
-    assert "did not show in 24 h that the canary is good enough" in found.reason or verdict is Verdict.ADVANCE
+    assert (
+        "timed out after 24 h without showing that the canary is good enough" in found.reason
+        or verdict is Verdict.ADVANCE
+    )
 
 
 def test_the_stable_releases_past_makes_failures_of_the_canary_count_sooner() -> None:
@@ -303,7 +308,7 @@ def test_an_invalid_plan_is_refused(weights: tuple[float, ...]) -> None:
     [
         ({"min_requests": -1}, "-1 requests; allowed: 0 and more"),
         ({"min_duration_s": float("nan")}, "lasts nan s; allowed: 0 and more"),
-        ({"alpha": 1.0}, "between 0 and 1"),
+        ({"alpha": 1.0}, "above 0 and below 1"),
     ],
 )
 def test_a_refused_plan_names_the_allowed_values(wrong: dict[str, Any], message: str) -> None:

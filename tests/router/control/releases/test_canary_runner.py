@@ -186,7 +186,7 @@ async def test_a_rollout_starts_when_its_canary_is_ready_and_not_before(stage: S
     assert (begun.progress.step, begun.progress.step_began_s) == (0, stage.now_s)
     assert stage.split().arms == ((2, 0.1), (1, 0.9))
     assert (stage.split().rollout_id, stage.split().step) == (begun.id, 0)
-    assert stage.events == [("advance", "ready: begins with 10% of the traffic")]
+    assert stage.events == [("advance", "ready: starts with 10% of the traffic")]
 
 
 async def test_a_rollout_goes_through_its_steps_and_ends_with_the_stable_release_on_standby(
@@ -285,7 +285,7 @@ async def test_a_slow_canary_is_found_in_the_stored_times(stage: Stage) -> None:
         stage.measure(0, version, ArmStats().with_all(samples))
     found = await stage.tick()
     assert found.state is RolloutState.ROLLED_BACK
-    assert "2.00 times of what the stable release took" in found.reason
+    assert "2.00 times the stable release's" in found.reason
 
 
 async def test_while_the_store_is_unreachable_no_decision_is_made_and_nothing_is_lost(
@@ -304,8 +304,8 @@ async def test_while_the_store_is_unreachable_no_decision_is_made_and_nothing_is
         stage.now_s += 31
         await stage.runner.tick(stage.now_s)
     stage.store.read = read  # type: ignore[method-assign]  # it is back
-    assert [each.message for each in caplog.records if "wait for the store" in each.message] == [
-        "rollouts wait for the store: the store of this server cannot be reached at the moment"
+    assert [each.message for each in caplog.records if "waiting for the store" in each.message] == [
+        "rollouts are waiting for the store: the store of this server cannot be reached at the moment"
     ]
     assert stage.rollout.progress.step == 0
     assert (await stage.tick()).progress.step == 1
@@ -347,7 +347,7 @@ async def test_a_canary_whose_servers_stay_down_rolls_back(stage: Stage) -> None
     ended = await stage.tick(20)
     assert (ended.state, ended.reason) == (
         RolloutState.ROLLED_BACK,
-        "nothing has answered for smol@2 in 20 s",
+        "no replica of smol@2 has been up for 20 s",
     )
 
 
@@ -360,14 +360,14 @@ async def test_an_outage_of_both_releases_is_not_held_against_the_canary(stage: 
     stage.down = {2}
     for _ in range(3):
         assert (await stage.tick(30)).state is RolloutState.RUNNING
-    assert (await stage.over(0)).reason == "waits for the canary to be ready again"
+    assert (await stage.over(0)).reason == "waiting for the canary to be ready again"
 
 
 async def test_golden_prompts_run_before_any_traffic_and_in_each_step(stage: Stage) -> None:
     stage.begin(golden=GOLDEN)
     put(stage.store, 2, State.READY)
     waits = await stage.tick()
-    assert waits.reason == "waits for its golden prompts before it gets any traffic"
+    assert waits.reason == "waiting for its golden prompts before it gets traffic"
     assert (await stage.tick()).progress.step == 0
     await stage.tick()
     assert (await stage.over(0)).progress.step == 1
@@ -383,7 +383,7 @@ async def test_golden_prompts_that_fail_twice_keep_a_canary_from_any_traffic(sta
     await asyncio.sleep(0.01)
     ended = await stage.tick()
     assert ended.state is RolloutState.ROLLED_BACK
-    assert ended.reason == "golden prompts: 1 failed, 0 are allowed ('2+2' got '6')"
+    assert ended.reason == "golden prompts: 1 failed, 0 allowed ('2+2' got '6')"
     assert stage.split().arms == ((1, 1.0),)
     assert not find(stage.store, 2).wanted
 
@@ -482,11 +482,11 @@ async def test_a_canary_is_measured_beside_the_stable_release_before_it_has_traf
     await stage.tick()
     assert asked == [], "the golden prompts come first"
     waits = await stage.tick()
-    assert waits.reason == "is measured beside smol@1 before it gets any traffic"
+    assert waits.reason == "being compared with smol@1 before it gets traffic"
     begun = await stage.tick()
     line = "before traffic: first token 1.02 times, between tokens 1.02 times, 8 pairs"
     assert (begun.progress.step, asked) == (0, [("smol@2", "smol@1", 1.25)])
-    assert stage.events == [("advance", f"ready: begins with 10% of the traffic; {line}")]
+    assert stage.events == [("advance", f"ready: starts with 10% of the traffic; {line}")]
     after = await stage.over(0)
     assert after.figures["before_traffic"]["line"] == line, "it is kept with what comes later"
     assert len(asked) == 1
@@ -519,7 +519,7 @@ async def test_a_rehearsal_that_cannot_be_held_is_tried_again_and_then_does_with
         await stage.tick()
     assert (stage.rollout.progress.step, len(asked)) == (0, 3)
     assert stage.rollout.figures["before_traffic"]["line"] == (
-        "before traffic: nothing could be measured: the router's log says why"
+        "before traffic: nothing could be measured: see the router's log"
     )
 
 
@@ -613,7 +613,7 @@ async def test_a_canary_gets_traffic_once_its_answers_as_a_shadow_are_alike(
     office(stage.store).set_split(MODEL, [(1, 1.0)], None, Shadow(2, 0.1))
     stage.begin(plan)
     compared(stage, likeness, 12)
-    assert (await stage.tick()).reason == "waits for 8 more shadow answers"
+    assert (await stage.tick()).reason == "waiting for 8 more shadow answers"
     compared(stage, likeness, 20)
     after = await stage.tick()
     assert after.progress.step == step

@@ -80,7 +80,7 @@ def test_a_release_is_added_once_and_never_changes(store: Store) -> None:
     added = made.add(manifest(1), "the first")
     assert (added.state, added.wanted, added.notes) == (State.ADDED, False, "the first")
     assert added.manifest == manifest(1)
-    with pytest.raises(AlreadyThere, match="smol@1 is there already"):
+    with pytest.raises(AlreadyThere, match="smol@1 already exists"):
         made.add(replace(manifest(1), weights_sha256="other"))
     assert find(store, 1).manifest == manifest(1)
     assert entries(store) == [("release.add", "smol@1", True)]
@@ -160,7 +160,7 @@ def test_a_release_without_traffic_is_unloaded_and_leaves_the_split(lite: Store)
     assert split_of(lite).versions == {2}
     put(lite, 1, State.UNLOADED)
     assert made.forget(MODEL, 1).version == 1
-    with pytest.raises(NotFound, match="there is no release smol@1; there are smol@2"):
+    with pytest.raises(NotFound, match="release smol@1 not found; there are smol@2"):
         find(lite, 1)
 
 
@@ -300,14 +300,14 @@ def served(store: Store) -> ReleaseCommands:
 GOLDEN = [GoldenPrompt("2+2?", contains="4")]
 Refused = Callable[[ReleaseCommands], object]
 REFUSALS: list[tuple[Callable[[Store], ReleaseCommands], Refused, type[Exception], str]] = [
-    (office, lambda it: it.load(MODEL, 7), NotFound, "there is no release smol@7; `inflight release list`"),
+    (office, lambda it: it.load(MODEL, 7), NotFound, "release smol@7 not found; `inflight release list`"),
     (office, lambda it: it.promote(MODEL), ValueError, "smol has no rollout: name the release"),
     (office, lambda it: it.roll_back(MODEL), ValueError, "smol is not served"),
     (office, lambda it: it.pause(MODEL), NotFound, "smol has no rollout"),
-    (served, lambda it: it.roll_back(MODEL), ValueError, "neither a rollout nor a release on standby"),
+    (served, lambda it: it.roll_back(MODEL), ValueError, "neither a rollout nor a standby release"),
     (served, lambda it: it.unload(MODEL, 1), ValueError, "gets 100% of the requests"),
-    (served, lambda it: it.unload(MODEL, 9), NotFound, "there is no release smol@9"),
-    (served, lambda it: it.forget(MODEL, 1), ValueError, "has a part in the split"),
+    (served, lambda it: it.unload(MODEL, 9), NotFound, "release smol@9 not found"),
+    (served, lambda it: it.forget(MODEL, 1), ValueError, "is in the traffic split"),
     (served, lambda it: it.forget(MODEL, 2), ValueError, "smol@2 is ready: unload it first"),
     (served, lambda it: it.set_split(MODEL, [], None, None), ValueError, "one or more releases"),
     (served, lambda it: it.set_split(MODEL, [(1, 0.5)], None, None), ValueError, "add up to 0.5"),
@@ -317,15 +317,15 @@ REFUSALS: list[tuple[Callable[[Store], ReleaseCommands], Refused, type[Exception
         ValueError,
         "each once",
     ),
-    (served, lambda it: it.set_split(MODEL, [(9, 1.0)], None, None), NotFound, "there is no release smol@9"),
+    (served, lambda it: it.set_split(MODEL, [(9, 1.0)], None, None), NotFound, "release smol@9 not found"),
     (
         served,
         lambda it: it.set_split(MODEL, [(1, 1.0)], None, Shadow(9, 0.1)),
         NotFound,
-        "there is no release smol@9",
+        "release smol@9 not found",
     ),
-    (served, lambda it: it.begin_rollout(MODEL, 1, Plan()), ValueError, "gets 100% of the requests already"),
-    (served, lambda it: it.begin_rollout(MODEL, 9, Plan()), NotFound, "there is no release smol@9"),
+    (served, lambda it: it.begin_rollout(MODEL, 1, Plan()), ValueError, "already gets 100% of the requests"),
+    (served, lambda it: it.begin_rollout(MODEL, 9, Plan()), NotFound, "release smol@9 not found"),
     (with_one_failed, lambda it: it.promote(MODEL, 2), ValueError, "smol@2 is failed: no memory; first"),
     (
         with_one_failed,
@@ -333,10 +333,10 @@ REFUSALS: list[tuple[Callable[[Store], ReleaseCommands], Refused, type[Exception
         ValueError,
         "smol@2 is failed: no memory",
     ),
-    (with_a_built_in, lambda it: it.forget(MODEL, 2), ValueError, "comes with the stack"),
+    (with_a_built_in, lambda it: it.forget(MODEL, 2), ValueError, "is built into the stack"),
     (gone, lambda it: it.load(MODEL, 2), ValueError, "smol@2 is gone"),
     (gone, lambda it: it.begin_rollout(MODEL, 2, Plan()), ValueError, "smol@2 is gone"),
-    (divided, lambda it: it.begin_rollout(MODEL, 3, Plan()), ValueError, "divided over several releases"),
+    (divided, lambda it: it.begin_rollout(MODEL, 3, Plan()), ValueError, "split over several releases"),
     (rolling, lambda it: it.begin_rollout(MODEL, 3, Plan()), ValueError, "smol@2 is being rolled out"),
     (rolling, lambda it: it.unload(MODEL, 2), ValueError, "smol@2 is being rolled out"),
     (rolling, lambda it: it.unload(MODEL, 1), ValueError, "smol@2 is being rolled out"),
@@ -346,7 +346,7 @@ REFUSALS: list[tuple[Callable[[Store], ReleaseCommands], Refused, type[Exception
         ValueError,
         "smol@2 is being rolled out",
     ),
-    (tensors, lambda it: it.begin_rollout(MODEL, 2, Plan(), GOLDEN), ValueError, "this one is for tensors"),
+    (tensors, lambda it: it.begin_rollout(MODEL, 2, Plan(), GOLDEN), ValueError, "this model is for tensors"),
 ]
 
 
@@ -376,7 +376,7 @@ def test_a_model_without_a_serving_release_cannot_be_rolled_out(lite: Store) -> 
     [
         ({}, "say what the answer contains, equals or matches"),
         ({"contains": "4", "max_tokens": 0}, "max_tokens 0; allowed: 1 to 1024"),
-        ({"matches": "("}, "is no pattern"),
+        ({"matches": "("}, "is not a regular expression"),
     ],
 )
 def test_a_golden_prompt_that_proves_nothing_is_refused(wrong: dict[str, Any], message: str) -> None:

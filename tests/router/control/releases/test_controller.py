@@ -287,7 +287,7 @@ async def test_a_tampered_release_never_reaches_triton(world: World) -> None:
     async with controlling(world) as controller:
         await settle(controller)
     failed = find(world.store, 1)
-    assert (failed.state, failed.reason) == (State.FAILED, "smol.1/model.py was not there when it was added")
+    assert (failed.state, failed.reason) == (State.FAILED, "smol.1/model.py did not exist when it was added")
     assert world.one.control.told == []
 
 
@@ -316,7 +316,7 @@ async def test_a_release_that_cannot_fit_is_refused_with_the_memory_it_needs(wor
     async with controlling(world) as controller:
         await settle(controller)
     assert find(world.store, 1).reason == (
-        "it needs 12.0 GiB of memory, and 4.0 GiB are free: unload another release first"
+        "it needs 12.0 GiB of memory; 4.0 GiB are free: unload another release first"
     )
 
 
@@ -327,8 +327,8 @@ async def test_a_release_for_gpus_is_measured_against_their_memory(world: World)
     async with controlling(world) as controller:
         await settle(controller)
         assert find(world.store, 1).reason == (
-            "it needs 6.0 GiB of each of 2 GPUs, and 5.0, 80.0 GiB are free on those that there are: unload "
-            "another release first"
+            "it needs 6.0 GiB of each of 2 GPUs; free on the GPUs of this machine: 5.0, 80.0 GiB. "
+            "Unload another release first"
         )
         world.free = FreeMemory(1 << 30, (6 << 30, 80 << 30))
         office(world.store).load(MODEL, 1)
@@ -400,7 +400,7 @@ async def test_a_release_that_crashes_triton_is_not_loaded_for_ever(world: World
     assert world.one.control.told.count("load smol.1") <= 6
     failed = find(world.store, 1)
     assert failed.state is State.FAILED
-    assert failed.reason.startswith("Triton went away while it was being loaded")
+    assert failed.reason.startswith("Triton became unreachable while loading it")
 
 
 async def test_a_built_in_release_is_ready_when_triton_has_it(world: World) -> None:
@@ -490,7 +490,7 @@ async def test_without_the_secret_only_built_in_releases_are_served(world: World
     async with controlling(world) as controller:
         await settle(controller)
     assert world.state(1) is State.READY
-    assert find(world.store, 2).reason.startswith("this router has no secret")
+    assert find(world.store, 2).reason.startswith("this router has neither a secret")
     assert world.one.control.told == []
 
 

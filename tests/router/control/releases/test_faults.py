@@ -44,7 +44,7 @@ def test_deaths_are_told_with_the_last_reason_and_what_to_do() -> None:
     why = "on triton-0: a process of the model died"
     assert reason_to_hold(Deaths(1, 0, why), *NAMES) == (
         f"held: smol@2 died once, smol@1 never ({why}); "
-        "`inflight release resume smol` goes on with it, another death rolls it back"
+        "`inflight release resume smol` resumes it; another crash rolls it back"
     )
     assert objection_to(Deaths(2, 1, why), *NAMES) == (
         f"smol@2 died 2 times in this rollout, smol@1 once (last: {why})"

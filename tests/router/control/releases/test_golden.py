@@ -73,7 +73,7 @@ async def test_the_wrong_answer_is_quoted_in_short(tmp_path: Path) -> None:
     pipeline = FakePipeline(lambda call: words("x" * 1000))
     (failure,) = await runner(pipeline).failures(replace(manifest(1), checkpoint_dir=str(tmp_path)), [FOUR])
     assert len(failure.came) == 200
-    assert failure.sentence().startswith("'2+2?' should contain '4', and got 'xxx")
+    assert failure.sentence().startswith("the answer to '2+2?' should contain '4', but is 'xxx")
 
 
 async def test_what_an_answer_lacks_of_its_likeness_or_its_schema_is_told(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ async def test_what_an_answer_lacks_of_its_likeness_or_its_schema_is_told(tmp_pa
     asked = [GoldenPrompt("p", similar="Paris"), GoldenPrompt("p", schema=PERSON)]
     pipeline = FakePipeline(lambda call: words('{"name": 4}'))
     told = [each.sentence() for each in await runner(pipeline).failures(release, asked)]
-    assert told[0] == """'p' should be 80% like 'Paris', and is 12%, and got '{"name": 4}'"""
-    assert told[1].startswith("'p' should be JSON of its schema ($")
+    assert told[0] == """the answer to 'p' should be 80% like 'Paris', but is 12%, but is '{"name": 4}'"""
+    assert told[1].startswith("the answer to 'p' should match its JSON schema ($")
 
 
 async def test_errors_and_timeouts_are_failures(tmp_path: Path) -> None:

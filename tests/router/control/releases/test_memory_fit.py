@@ -58,10 +58,10 @@ def test_what_fits_or_cannot_be_told_is_loaded(needs: Needs, servers: int, free:
     ("needs", "servers", "free", "said"),
     [
         (Needs(5 * GIB), 2, FreeMemory(9 * GIB), ["10.0 GiB of memory on 2 servers", "9.0 GiB are free"]),
-        (Needs(12 * GIB, gpus=1), 1, FreeMemory(99 * GIB, (8 * GIB,)), ["12.0 GiB of a GPU,", "8.0 GiB"]),
+        (Needs(12 * GIB, gpus=1), 1, FreeMemory(99 * GIB, (8 * GIB,)), ["12.0 GiB of a GPU;", "8.0 GiB"]),
         (Needs(12 * GIB, gpus=1), 3, FreeMemory(0, (24 * GIB, GIB)), ["a GPU on 3 servers", "24.0, 1.0 GiB"]),
         (Needs(12 * GIB, gpus=2), 1, FreeMemory(0, (99 * GIB,)), ["6.0 GiB of each of 2 GPUs", "99.0"]),
-        (Needs(12 * GIB, gpus=1), 1, FreeMemory(0, ()), ["and no GiB are free"]),
+        (Needs(12 * GIB, gpus=1), 1, FreeMemory(0, ()), ["free on the GPUs of this machine: 0 GiB"]),
     ],
 )
 def test_what_does_not_fit_is_refused_with_figures(

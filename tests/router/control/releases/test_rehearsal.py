@@ -140,7 +140,7 @@ async def test_a_canary_that_is_slower_between_tokens_is_refused_with_figures_an
     found = await stage.rehearsal.compare(CANARY, STABLE, ALLOWED)
     assert re.fullmatch(
         r"between tokens 39\.\d ms against 9\.\d ms of smol@1 on the same 10 prompts \(4\.0 times\): "
-        r"if that is meant, start it again with --accept-slower 4\.2x",
+        r"if that is intended, start the rollout again with --accept-slower 4\.2x",
         found.objection,
     )
     assert (await stage.rehearsal.compare(CANARY, STABLE, 4.2)).objection == ""
@@ -168,7 +168,7 @@ async def test_a_canary_that_twice_fails_what_the_stable_release_answers_is_refu
     stage.canary.errors = [None, broken, broken]
     found = await stage.rehearsal.compare(CANARY, STABLE, ALLOWED)
     assert found.objection == (
-        "smol@2 did not answer 2 prompts before it got any traffic, which smol@1 answered: the step broke"
+        "smol@2 failed to answer 2 prompts before it got traffic, which smol@1 answered: the step broke"
     )
 
 
@@ -182,13 +182,13 @@ async def test_a_replica_that_is_not_there_says_nothing_about_how_fast_it_is(fai
 
 async def test_a_stable_release_that_does_not_answer_is_not_held_against_the_canary() -> None:
     stage = Stage()
-    busy = InflightError(ErrorKind.OVERLOADED, "too much to do")
+    busy = InflightError(ErrorKind.OVERLOADED, "overloaded")
     stage.stable.errors = [*[None] * 6, busy]
     found = await stage.rehearsal.compare(CANARY, STABLE, ALLOWED)
     assert (found.objection, len(found.first_token.pairs)) == ("", 8)
     stage.stable.errors = [busy] * 100
     found = await stage.rehearsal.compare(CANARY, STABLE, ALLOWED)
-    assert found.line == "before traffic: nothing could be measured in time"
+    assert found.line == "before traffic: the comparison timed out"
 
 
 async def test_a_canary_that_fails_where_the_stable_release_is_slow_too_is_not_refused() -> None:

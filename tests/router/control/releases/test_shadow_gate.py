@@ -16,14 +16,14 @@ def test_without_a_wish_for_likeness_nothing_is_waited_for() -> None:
 
 def test_a_canary_waits_for_as_many_shadow_answers_as_are_missing() -> None:
     waits = judge_likeness(PLAN, ShadowAnswers(12, 1.0, is_on=True))
-    assert waits == Decision(Verdict.WAIT, "waits for 8 more shadow answers")
+    assert waits == Decision(Verdict.WAIT, "waiting for 8 more shadow answers")
     alone = judge_likeness(PLAN, ShadowAnswers(12, 1.0))
-    assert alone == Decision(Verdict.WAIT, "waits for 8 more shadow answers, and is no shadow any more")
+    assert alone == Decision(Verdict.WAIT, "waiting for 8 more shadow answers, but it is no longer a shadow")
 
 
 def test_answers_that_are_too_unlike_end_the_rollout_with_the_figures() -> None:
     assert judge_likeness(PLAN, ShadowAnswers(20, 0.713)) == Decision(
-        Verdict.ROLL_BACK, "answers: 71.3% alike over 20 shadow answers, 90% is wanted"
+        Verdict.ROLL_BACK, "answers: 71.3% alike over 20 shadow answers, at least 90% required"
     )
 
 

@@ -49,24 +49,24 @@ def retell(directory: Path) -> None:
 
 TAMPERINGS: list[tuple[Callable[[Path], object], str]] = [
     (overwrite, f"{CONFIG} has changed since it was added"),
-    (lengthen, f"{CONFIG} has 29 bytes, and had 28 when it was added"),
+    (lengthen, f"{CONFIG} has 29 bytes; it had 28 when it was added"),
     (lambda path: (path / "repository" / CONFIG).unlink(), f"{CONFIG} is missing"),
-    (link_away, f"{CONFIG} is no plain file"),
+    (link_away, f"{CONFIG} is not a regular file"),
     (link_directory, "the Triton model smol.1 is missing"),
     (
         lambda path: (path / "repository" / "smol.1" / "1" / "model.py").write_text("import os"),
-        "smol.1/1/model.py was not there when it was added",
+        "smol.1/1/model.py did not exist when it was added",
     ),
     (
         lambda path: (path / "repository" / "smol.1" / "1" / "link").symlink_to("/"),
-        "smol.1/1/link was not there when it was added",
+        "smol.1/1/link did not exist when it was added",
     ),
     (lambda path: (path / "manifests" / "smol@1.json").unlink(), "its description is missing on disk"),
     (
         lambda path: (path / "manifests" / "smol@1.json").write_text("{"),
         "its description on disk cannot be read",
     ),
-    (retell, "its description on disk is not the one that was added"),
+    (retell, "its description on disk has changed since it was added"),
 ]
 
 
@@ -102,7 +102,7 @@ def test_leftover_bytecode_is_removed_and_a_link_in_its_place_is_not_followed(
 def test_a_stored_manifest_has_the_digest_it_was_added_with(tmp_path: Path, release: Manifest) -> None:
     other = replace(release, weights_sha256="other")
     told = find_tampering(other, release.digest, tmp_path)
-    assert told == "its description in the store is not the one that was added"
+    assert told == "its description in the store has changed since it was added"
 
 
 def test_no_path_leads_out_of_the_repository(tmp_path: Path, release: Manifest) -> None:
@@ -111,7 +111,7 @@ def test_no_path_leads_out_of_the_repository(tmp_path: Path, release: Manifest) 
     astray = replace(release, files=(*release.files, mark))
     (tmp_path / "manifests" / "smol@1.json").write_text(astray.to_json())
     told = find_tampering(astray, astray.digest, tmp_path)
-    assert told == "../outside: a release has no files outside its directories"
+    assert told == "../outside is outside the release's directories"
 
 
 def test_a_checkpoint_may_be_links_and_its_path_is_not_shown(tmp_path: Path, release: Manifest) -> None:

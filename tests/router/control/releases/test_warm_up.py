@@ -95,7 +95,7 @@ async def test_vectors_that_are_not_finite_fail_the_warm_up(vector: list[float])
         async def embed(self, call: EmbeddingCall, request_id: str, tenant: str) -> EmbeddingAnswer:
             return EmbeddingAnswer(struct.pack(f"<{len(vector)}f", *vector), [1])
 
-    with pytest.raises(WarmingFailed, match="not one of finite numbers"):
+    with pytest.raises(WarmingFailed, match="numbers that are not finite"):
         await warm_embeddings(Broken(), 8)
 
 
@@ -118,5 +118,5 @@ async def test_a_tensor_model_must_be_ready() -> None:
         return False
 
     assert await warm_tensors(yes) == {}
-    with pytest.raises(WarmingFailed, match="does not take requests"):
+    with pytest.raises(WarmingFailed, match="does not accept requests"):
         await warm_tensors(no)

@@ -95,7 +95,7 @@ def test_a_pause_is_announced_once_and_audited(store: Store, office: TuningComma
 
 def test_an_unknown_model_is_refused_with_the_known_ones(office: TuningCommands) -> None:
     for act in (office.explain, office.history, office.pause):
-        with pytest.raises(NotFound, match="there is no model x; there are: m"):
+        with pytest.raises(NotFound, match="model x not found; there are: m"):
             act("x")
     assert office.history("m") == []
 

@@ -64,6 +64,6 @@ def test_queue_bounds_are_only_widened_and_restored_without_a_delay() -> None:
 
 async def test_a_model_that_no_longer_batches_is_left_alone() -> None:
     made = GatheringModel(gathers=False)
-    with pytest.raises(ControlError, match="gathers no batches"):
+    with pytest.raises(ControlError, match="no longer has dynamic batching"):
         await apply(GatheringControl({"m": made}), "m", OWN)
     assert made.loads == 0

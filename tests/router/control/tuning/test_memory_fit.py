@@ -32,14 +32,14 @@ def test_a_second_copy_must_fit_with_memory_to_spare() -> None:
     assert judge(100 * MIB, 1024 * MIB) is None
     assert "1,000 MiB" in str(judge(1000 * MIB, 1024 * MIB))
     assert judge(100 * MIB, None) is None
-    assert "not known" in str(judge(1000 * MIB, None))
+    assert "unknown" in str(judge(1000 * MIB, None))
 
 
 def test_a_second_copy_is_not_tried_on_a_gpu_or_where_its_size_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "GPU" in str(misfit(ONE, "m.1", batched(is_on_gpu=True), "127.0.0.1:1"))
-    assert "not known" in str(misfit(ONE, "unseen", batched(), "127.0.0.1:1"))
+    assert "unknown" in str(misfit(ONE, "unseen", batched(), "127.0.0.1:1"))
     assert misfit(ONE, "m.1", batched(), "elsewhere:1") is None
     monkeypatch.setattr(memory_fit, "available_memory_bytes", lambda: 100 * MIB)
     assert "100 MiB are free" in str(misfit(ONE, "m.1", batched(), "127.0.0.1:1"))

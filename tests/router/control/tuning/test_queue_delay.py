@@ -93,10 +93,10 @@ def test_a_step_that_is_too_short_for_anybody_gives_way_to_the_next() -> None:
 @pytest.mark.parametrize(
     ("per_s", "objective_ms", "said"),
     [
-        (15, 1000, "the next one comes 66.7 ms later on average, and 50 ms are the longest delay"),
-        (28, 150, "35.7 ms later on average: that takes a delay of 50 ms, and 150 ms leave 28 ms to wait"),
-        (28, 165, "35.7 ms later on average: that takes a delay of 50 ms, and 165 ms leave 43 ms to wait"),
-        (28, 55, "28 requests/s leave no time to wait within 55 ms"),
+        (15, 1000, "one every 66.7 ms on average; the longest delay is 50 ms"),
+        (28, 150, "batching needs a delay of 50 ms, but the allowed 150 ms leave 28 ms to wait"),
+        (28, 165, "batching needs a delay of 50 ms, but the allowed 165 ms leave 43 ms to wait"),
+        (28, 55, "28 requests/s leave no time to wait within the allowed 55 ms"),
     ],
 )
 def test_where_nobody_would_come_in_time_both_times_are_told(
@@ -147,8 +147,8 @@ def test_what_a_longer_delay_would_bring_and_cost_is_told() -> None:
     assert found.delay_ms == 0
     assert found.longer is not None
     assert found.longer.told(150.0) == (
-        "with 20 ms 0.56 more requests would join on average: batches of 1.56 rows would save 18% of its "
-        "time, and answers would take up to 124 ms, which keeps 150 ms"
+        "with 20 ms 0.56 more requests would join on average: batches of 1.56 rows would save 18% of the "
+        "compute time, and answers would take up to 124 ms, within the allowed 150 ms"
     )
 
 
@@ -180,7 +180,7 @@ def test_what_is_told_of_a_longer_delay_is_what_the_numbers_say(
         assert saved / 100 == pytest.approx(1 - together_ms / alone_ms, abs=0.006)
     assert slow_ms >= 0.99 * (delay_ms + cost.slow_batch_ms(longer.rows) + room.elsewhere_ms)
     assert objective_ms == pytest.approx(room.objective_ms, rel=0.01)
-    assert ("keeps" in told) == (longer.slow_ms <= room.objective_ms)
+    assert ("within the allowed" in told) == (longer.slow_ms <= room.objective_ms)
 
 
 @settings(deadline=None)
@@ -190,7 +190,7 @@ def test_what_is_told_of_the_chosen_delay_is_true_at_every_rate(
 ) -> None:
     found = choose_queue_delay(arrivals, room, cost)
     load = arrivals.requests_per_s * cost.batch_ms(ceil(arrivals.rows_per_request)) / 1000 / room.instances
-    assert ("time to spare" in found.sentence) == (arrivals.requests_per_s > 0 and load < LEAST_LOAD)
+    assert ("batching is not needed" in found.sentence) == (arrivals.requests_per_s > 0 and load < LEAST_LOAD)
     if "later on average" in found.sentence:
         (gap_ms,) = re.findall(r"comes ([\d,.e+]+) ms later", found.sentence)
         assert float(gap_ms.replace(",", "")) == pytest.approx(1000 / arrivals.requests_per_s, rel=0.01)

@@ -38,31 +38,31 @@ ASKED = {"interactive": 50.0, "standard": 100.0}
     [
         (
             IDLE,
-            "up to 64 sequences and 512 tokens in a step, as configured: there is no inter-token objective",
+            "up to 64 sequences and 512 tokens in a step, as configured: no inter-token objective is set",
         ),
-        (replace(IDLE, inter_token_ms=ASKED), "as configured: what its steps take is still to be"),
+        (replace(IDLE, inter_token_ms=ASKED), "as configured: the cost of its steps is not learned yet"),
         (
             replace(IDLE, inter_token_ms={"standard": 100.0}, learned=LEARNED),
-            "as configured: that keeps 100 ms (standard) from token to token, or nobody of the tier runs. "
-            "A step takes 8.25 ms + 3.3 ms per prompt token + 5.4 ms per sequence: learned from 1,306 steps, "
-            "12% off on average",
+            "as configured: that keeps 100 ms (standard) between tokens, or no request of the tier is "
+            "running. A step takes 8.25 ms + 3.3 ms per prompt token + 5.4 ms per sequence: learned from "
+            "1,306 steps, 12% off on average",
         ),
         (
             replace(BUSY, inter_token_ms=ASKED, learned=LEARNED),
-            "up to 14 of 64 sequences and 30 of 512 tokens in a step, to keep the tightest of those that run:"
-            " 50 ms (interactive), 100 ms (standard) from token to token. ",
+            "up to 14 of 64 sequences and 30 of 512 tokens in a step, to keep the tightest of the running "
+            "tiers: 50 ms (interactive), 100 ms (standard) between tokens. ",
         ),
         (
             replace(BUSY, inter_token_ms=dict.fromkeys(("standard", "batch"), 100.0), learned=LEARNED),
-            "30 of 512 tokens in a step, to keep 100 ms (standard, batch) from token to token. ",
+            "30 of 512 tokens in a step, to keep 100 ms (standard, batch) between tokens. ",
         ),
         (
             replace(BUSY, inter_token_ms=ASKED, learned=LEARNED, active=0),
-            "30 of 512 tokens in a step when something ran last, to keep",
+            "30 of 512 tokens in a step when requests last ran, to keep",
         ),
         (
             replace(BUSY, inter_token_ms=ASKED, learned=replace(LEARNED, error=0.4, is_frozen=True)),
-            "the last good cost, for predictions are 40% off now",
+            "the last good cost; current predictions are 40% off",
         ),
     ],
 )

@@ -174,8 +174,8 @@ async def test_a_delay_that_brought_nothing_is_undone_and_not_retried(store: Sto
     await world.pass_by(30, 200)
     assert world.delays_ms() == [0]
     assert [action for action, _ in world.changes()] == ["raise", "undo"]
-    assert "almost nobody joins" in world.changes()[1][1]
-    assert "did not do" in world.standing().sentence
+    assert "hardly any request joins" in world.changes()[1][1]
+    assert "50 ms failed" in world.standing().sentence
 
 
 async def test_a_missed_objective_halves_the_delay(store: Store) -> None:
@@ -241,12 +241,12 @@ async def test_a_load_that_changed_nothing_counts_as_refused(store: Store) -> No
     world = World(store, [vectors(is_deaf=True)])
     await world.pass_by(20, 200)
     assert world.servers[0].models[VECTORS.entry].loads == 1
-    assert "not with what was asked for" in world.changes()[0][1]
+    assert "not with the new queue delay" in world.changes()[0][1]
 
 
 async def test_a_change_is_not_loaded_where_a_second_copy_does_not_fit(store: Store) -> None:
     world = World(store, [vectors()])
-    world.misfit = "a second copy takes 9 MiB, and 5 MiB are free"
+    world.misfit = "a second copy needs 9 MiB; 5 MiB are free"
     await world.pass_by(12, 200)
     assert world.servers[0].models[VECTORS.entry].loads == 0
     assert world.changes() == []

@@ -66,5 +66,5 @@ def test_invalid_headers_are_refused_without_showing_them(tmp_path: Path) -> Non
 
 
 def test_headers_without_an_endpoint_are_refused() -> None:
-    with pytest.raises(SettingsError, match="otlp_headers is set and otlp_endpoint is not"):
+    with pytest.raises(SettingsError, match="otlp_headers is set but otlp_endpoint is not"):
         check_tracing(Options(otlp_headers="a=b"))
