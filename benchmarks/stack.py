@@ -192,7 +192,15 @@ def start_stack(
 
 
 def _toml(values: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key} = {_toml_value(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return json.dumps(value)
 
 
 def wait_until_ready(stack: RunningStack) -> None:

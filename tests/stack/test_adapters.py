@@ -113,7 +113,7 @@ def test_what_cannot_be_served_is_refused_by_name_and_the_base_stays_while_it_ha
     made = release_stack.find_version("tiny:dora", 1)
     release_stack.installation.releases.load("tiny:dora", 1)
     failed = release_stack.wait_for(made, State.FAILED)
-    assert "DoRA is not served" in failed.reason
+    assert "DoRA is not supported" in failed.reason
     with pytest.raises(ValueError, match="is an adapter of tiny@1"):
         release_stack.installation.releases.unload("tiny", 1, withdraw=True)
     assert "is not served" in command(release_stack, "add", "nobody:sql", str(dora), code=2)

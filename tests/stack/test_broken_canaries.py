@@ -81,7 +81,7 @@ def test_a_process_that_hangs_while_it_starts_fails_and_does_not_hold_up_what_is
     hanging = release_stack.add("tiny", tiny_models.usual, make_it_hang)
     release_stack.installation.releases.load("tiny", hanging.version)
     failed = release_stack.wait_for(hanging, State.FAILED, 2 * LOADED_WITHIN_S)
-    assert "hangs: it is not done after 2 s" in failed.reason
+    assert "hangs: not finished after 2 s" in failed.reason
     assert release_stack.ask("tiny@1")[0] == 1
 
 

@@ -96,7 +96,7 @@ async def test_an_embedding_model_is_listed_ready_and_distinct_from_text_models(
         assert (await http.get("/health/ready")).json()["models"] == {stack.model: True, MODEL: True}
     with pytest.raises(openai.BadRequestError, match="use /v1/embeddings"):
         await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}])
-    with pytest.raises(openai.BadRequestError, match=f"ask '{MODEL}' instead"):
+    with pytest.raises(openai.BadRequestError, match=f"use '{MODEL}' instead"):
         await client.embeddings.create(model=stack.model, input="hi")
     with pytest.raises(openai.BadRequestError, match=r"dimensions: 385 is more .* allowed: 1 to 384"):
         await client.embeddings.create(model=MODEL, input="hi", dimensions=385)

@@ -119,4 +119,4 @@ async def test_a_delay_follows_the_load_is_undone_where_it_brings_nothing_and_no
     with capsys.disabled():
         print(f"\n{explained}\n{inflight(release_stack, 'tune', 'history')}")
     assert "requests/s: about" in explained
-    assert "almost nobody joins" in inflight(release_stack, "tune", "history", UNLIKE)
+    assert "hardly any request joins" in inflight(release_stack, "tune", "history", UNLIKE)

@@ -177,7 +177,7 @@ async def test_what_vllm_does_not_do_is_refused_by_name(stack: RunningStack, che
     inputs = {"input_ids": prompt, "input_lengths": len(prompt), "request_output_len": 2}
     request = build_request("tensorrt_llm", "refused", {**inputs, "return_context_logits": True})
     async with TritonCalls(stack.triton_grpc_url) as triton:
-        with pytest.raises(Exception, match="return_context_logits has True, which vLLM does not do"):
+        with pytest.raises(Exception, match="return_context_logits has True, which vLLM does not support"):
             [response async for response in triton.stream(request)]
 
 
