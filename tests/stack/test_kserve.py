@@ -142,7 +142,7 @@ def test_models_describe_themselves_and_steps_do_not(stack: RunningStack) -> Non
         names = [model.name for model in client.get_model_repository_index().models]
         assert stack.model in names
         assert not set(names) & {"preprocessing", "tensorrt_llm", "postprocessing"}
-        with pytest.raises(InferenceServerException, match="step inside"):
+        with pytest.raises(InferenceServerException, match="a step of other models"):
             client.get_model_metadata("tensorrt_llm")
 
 
