@@ -69,13 +69,13 @@ $(INSTALLED_LOADTEST): $(INSTALLED) requirements-loadtest.hashes
 loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, with a report: inflight loadtest run $(ARGS)
 	@exec $(VENV)/bin/inflight loadtest run $(ARGS)
 
-# A third one fills the time in which they wait (tests/division.py); ARGS="-n 0" has only one, for debuggers. A
+# The third one fills the time in which they wait (tests/division.py); ARGS="-n 0" has only one, for debuggers. A
 # worker that dies ends the run: xdist would begin another, and then wait for tests that nobody has.
-WORKERS ?= 2
+WORKERS ?= 3
 test: install-dev ## Run all tests: pytest $(ARGS)
 	@$(RUN) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
-runtimes: install-dev ## Test vLLM for real, in two pools and with images too (3 GB, once)
+runtimes: install-dev ## Test vLLM for real, over two processes, in two pools and with images too (3 GB, once)
 	@INFLIGHT_TEST_RUNTIMES=1 $(RUN) pytest tests/stack/test_vllm_runtime.py tests/stack/test_vllm_images.py tests/stack/test_vllm_pools.py $(ARGS)
 
 upgrade: install-dev ## The version before becomes this one, container by container, under load

@@ -52,6 +52,12 @@ class RunningStack:
     def output(self) -> str:
         return self.output_file.read_text(errors="replace")  # its last character may be half written
 
+    @property
+    def logs(self) -> Path:
+        """Of this run; the name of the folder is that of the run."""
+        (folder,) = re.findall(r"^ *logs +(\S+)$", self.output(), re.MULTILINE)
+        return Path(folder)
+
     def gauge(self, family: str, **labels: str) -> float:
         """One value from Triton's metrics port."""
         with urllib.request.urlopen(self.triton_metrics_url, timeout=10) as response:

@@ -115,8 +115,7 @@ class Served:
 
     def control(self) -> TritonControl:
         """Triton's model control, at the socket that the launcher gave to the router; close it."""
-        (folder,) = re.findall(r"^ *logs +(\S+)$", self.stack.output(), re.MULTILINE)
-        server = load_router_settings(Path(folder) / "router.toml").triton_servers[0]
+        server = load_router_settings(self.stack.logs / "router.toml").triton_servers[0]
         return TritonControl(server.url)
 
 

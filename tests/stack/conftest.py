@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,21 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for name, value in getattr(item, "funcargs", {}).items():
             running = getattr(value, "stack", value)
             if isinstance(running, RunningStack) and running.output_file.exists():  # not where it has ended
-                lines = running.output().splitlines()[-LINES_OF_A_FAILURE:]
-                report.sections.append((f"last lines of {name}", "\n".join(line[:300] for line in lines)))
+                said, warned = running.output().splitlines(), router_warnings(running)
+                report.sections.append((f"last lines of {name}", last(said)))
+                report.sections.append((f"last warnings of the router of {name}", last(warned)))
     return report
+
+
+def router_warnings(running: RunningStack) -> list[str]:
+    with suppress(ValueError):  # one that did not come up has named no folder
+        logs = (path.read_text(errors="replace") for path in sorted(running.logs.glob("router*.log")))
+        return [line for log in logs for line in log.splitlines() if " INFO " not in line]
+    return []
+
+
+def last(lines: Sequence[str]) -> str:
+    return "\n".join(line[:300] for line in lines[-LINES_OF_A_FAILURE:])
 
 
 @pytest.fixture(scope="session")

@@ -239,8 +239,7 @@ class ReleaseStack(Releases):
     @asynccontextmanager
     async def control(self) -> AsyncIterator[TritonControl]:
         """Triton's model control, at the socket that the launcher gave to the router."""
-        (folder,) = re.findall(r"^ *logs +(\S+)$", self.stack.output(), re.MULTILINE)
-        (server,) = load_router_settings(Path(folder) / "router.toml").triton_servers
+        (server,) = load_router_settings(self.stack.logs / "router.toml").triton_servers
         control = TritonControl(server.url)
         try:
             yield control

@@ -22,11 +22,6 @@ pytestmark = pytest.mark.stack
 NOBODY = 65534
 
 
-def run_directory(stack: RunningStack) -> Path:
-    (folder,) = re.findall(r"^ *logs +(\S+)$", stack.output(), re.MULTILINE)
-    return Path(folder)
-
-
 def sockets(stack: RunningStack) -> list[Path]:
     return [Path(url.removeprefix("unix:")) for url in stack.triton_grpc_urls]
 
@@ -37,7 +32,7 @@ def processes(stack: RunningStack) -> list[psutil.Process]:
 
 
 def made_by(stack: RunningStack) -> Iterator[Path]:
-    run = run_directory(stack)
+    run = stack.logs
     regions = SHARED_MEMORY_DIR.glob(f"{SHARED_MEMORY_PREFIX}{run.name}_*")
     roots = [run, stack.state_dir, *(path.parent for path in sockets(stack)), *regions]
     for root in roots:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -76,15 +75,9 @@ class Fortress:
     def router(self) -> psutil.Process:
         return self.process(" -m router ")
 
-    @property
-    def logs(self) -> Path:
-        """Of this run; the name of the folder is that of the run."""
-        (folder,) = re.findall(r"^ *logs +(\S+)$", self.stack.output(), re.MULTILINE)
-        return Path(folder)
-
     def shared_regions(self) -> set[Path]:
         """Of this stack alone: others may run on this machine."""
-        return set(SHARED_MEMORY_DIR.glob(f"{SHARED_MEMORY_PREFIX}{self.logs.name}_*"))
+        return set(SHARED_MEMORY_DIR.glob(f"{SHARED_MEMORY_PREFIX}{self.stack.logs.name}_*"))
 
     def client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=4000, max_keepalive_connections=100)

@@ -89,7 +89,8 @@ PLANTS: list[Plant] = [
 def written(quick: Fortress) -> dict[str, str]:
     """All that the stack has said: on its terminal, in its logs and in its metrics."""
     output = quick.stack.output()
-    texts = {path.name: path.read_text(errors="replace") for path in quick.logs.iterdir() if path.is_file()}
+    files = [path for path in quick.stack.logs.iterdir() if path.is_file()]
+    texts = {path.name: path.read_text(errors="replace") for path in files}
     for name, url in (
         ("Triton's metrics", quick.stack.triton_metrics_url),
         ("metrics", f"{quick.stack.url}/metrics"),
