@@ -104,7 +104,7 @@ class Channel:
         if self._closed:
             call.end(GrpcError(StatusCode.CANCELLED, "the channel is closed"))
         elif self._connecting is None and not self._usable and self._pause_left_s > 0:
-            call.end(GrpcError(StatusCode.UNAVAILABLE, self._why, lost=True))
+            call.end(GrpcError(StatusCode.UNAVAILABLE, self._why, lost=True, sent=False))
         else:
             self._waiting.append(call)
             self._connect()
@@ -156,7 +156,7 @@ class Channel:
         self._paused_until_s = asyncio.get_running_loop().time() + self._pause_s * jitter
         self._why = f"no connection to {self._target.url}: {why}"
         if not self._usable:
-            self._fail_waiting(GrpcError(StatusCode.UNAVAILABLE, self._why, lost=True))
+            self._fail_waiting(GrpcError(StatusCode.UNAVAILABLE, self._why, lost=True, sent=False))
 
     def _fail_waiting(self, error: GrpcError) -> None:
         waiting, self._waiting = self._waiting, []

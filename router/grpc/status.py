@@ -28,13 +28,17 @@ class StatusCode(IntEnum):
 
 
 class GrpcError(Exception):
-    """A call that did not end with OK; `lost` says that no server ended it, because none could be reached."""
+    """A call that did not end with OK; `lost` says that no server ended it, because none could be reached.
 
-    def __init__(self, code: StatusCode, details: str = "", lost: bool = False) -> None:
+    One that is not even `sent` was seen by nobody.
+    """
+
+    def __init__(self, code: StatusCode, details: str = "", lost: bool = False, sent: bool = True) -> None:
         super().__init__(code, details)
         self.code = code
         self.details = details
         self.lost = lost
+        self.sent = sent
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.details}"

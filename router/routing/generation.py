@@ -78,6 +78,7 @@ class Attempts(ABC):
         "_stop_asked",
         "_tokens",
         "_trace",
+        "_unsent",
         "lost_attempts",
         "outstanding_tokens",
     )
@@ -94,6 +95,7 @@ class Attempts(ABC):
         self._deaths = 0  # of engines while they computed it
         self._attempt: TritonGeneration | None = None
         self._attempts = 0
+        self._unsent = 0  # of these: nobody has seen them
         self._replica: Replica | None = None  # of the last attempt
         self._failed: Failed = ()
         self._began_s = 0.0
@@ -210,8 +212,9 @@ class Attempts(ABC):
         if self._stop_asked:
             goes_on = is_replicas_fault(error.failure)
         else:
-            goes_on = may_go_on(error.failure, self._attempts, self._deaths) and (
-                self._can_replay if self._has_told else self._replicas.budget.take()
+            self._unsent += not error.sent
+            goes_on = may_go_on(error.failure, self._attempts - self._unsent, self._deaths) and (
+                self._can_replay if self._has_told else not error.sent or self._replicas.budget.take()
             )
         if error.failure is not Failure.CUT:
             self._failed += ((self._replica, self._began_s),)

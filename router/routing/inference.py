@@ -76,7 +76,7 @@ async def ask(
     """What `make` makes of a call, on the first replica that answers it; raises InflightError."""
     replicas.budget.requested()
     failed: Failed = ()
-    attempts = lost = 0
+    attempts = unsent = lost = 0
     while True:
         replica = await replicas.find(None, to_avoid(failed), settings.revive_wait_s)
         if replica is None:
@@ -90,7 +90,9 @@ async def ask(
         except TritonError as error:
             replica.failed(error.failure, time.monotonic(), began_s)
             lost += is_releases_fault(error.failure, replica.health.is_reviving)
-            if not (may_go_on(error.failure, attempts) and replicas.budget.take()):
+            unsent += not error.sent
+            may = may_go_on(error.failure, attempts - unsent)
+            if not (may and (not error.sent or replicas.budget.take())):
                 raise
             if error.failure is not Failure.CUT:
                 failed += ((replica, began_s),)

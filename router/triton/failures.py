@@ -31,12 +31,18 @@ _BY_KIND = {ErrorKind.MODEL_NOT_FOUND: Failure.NOT_LOADED, ErrorKind.CANCELLED: 
 
 
 class TritonError(InflightError):
-    """An InflightError that tells what its replica is worth; `said` is not for clients."""
+    """An InflightError that tells what its replica is worth; `said` is not for clients.
 
-    def __init__(self, kind: ErrorKind, message: str, failure: Failure, said: str = "") -> None:
+    A request that was not `sent` costs its replica nothing, and cannot be what that died of.
+    """
+
+    def __init__(
+        self, kind: ErrorKind, message: str, failure: Failure, said: str = "", sent: bool = True
+    ) -> None:
         super().__init__(kind, message)
         self.failure = failure
         self.said = said or message
+        self.sent = sent
 
 
 def cut_error() -> TritonError:
@@ -53,7 +59,7 @@ def from_status(error: GrpcError, request_id: str) -> TritonError:
     is_going = error.code in (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
     if is_going and (error.lost or not _is_answer(text)):
         log.warning("%s: Triton is not available: %s", request_id, text)
-        return TritonError(ErrorKind.ENGINE_FAILED, UNAVAILABLE, Failure.UNREACHABLE)
+        return TritonError(ErrorKind.ENGINE_FAILED, UNAVAILABLE, Failure.UNREACHABLE, sent=error.sent)
     return from_text(text, request_id)
 
 

@@ -26,6 +26,7 @@ _BEGIN = (
     f"runpy.run_module({_MODULE!r}, run_name='__main__', alter_sys=True)"
 )
 _PR_SET_PDEATHSIG = 1
+_LIBRARIES = "LD_LIBRARY_PATH"
 
 
 def become(interpreter: str, socket: int, start: Start) -> NoReturn:
@@ -36,10 +37,23 @@ def become(interpreter: str, socket: int, start: Start) -> NoReturn:
         # Those of our own environment; and its modules are compiled once for all starts.
         if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME")
     }
+    if path := environment.get(_LIBRARIES):
+        environment[_LIBRARIES] = os.pathsep.join(
+            each for each in path.split(os.pathsep) if not _is_ours(each)
+        )
     told = msgspec.json.encode(start).decode()
     os.set_inheritable(socket, True)
     sys.stdout.flush()
     os.execve(interpreter, [interpreter, "-c", _BEGIN, root, str(socket), told], environment)
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether it has our libpython and nothing else, for Triton's stubs: the interpreter has its own."""
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return False
+    return bool(names) and all(name.startswith("libpython") for name in names)
 
 
 def start_given() -> Start | None:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 import zipfile
 from functools import partial
@@ -220,8 +219,8 @@ def archive(registry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bundle(archive: Path, tmp_path: Path) -> Path:
     """Unpacked."""
-    with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path / "unpacked", filter="tar")
+    (tmp_path / "unpacked").mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", tmp_path / "unpacked"], check=True)
     return tmp_path / "unpacked" / "inflight-1.0"
 
 

@@ -322,6 +322,22 @@ async def test_attempts_are_bounded() -> None:
     assert sum(len(triton.requests) for triton in tritons) == 4
 
 
+async def test_servers_that_cannot_be_reached_count_for_no_attempt_and_no_retry() -> None:
+    unreached = GrpcError(StatusCode.UNAVAILABLE, "no connection", lost=True, sent=False)
+    replicas, _ = fleet_of(*[in_turn(*[[unreached]] * 8, HELLO)] * 9)
+    assert await collect(pipeline_of(replicas).generate(CALL)) == HELLO
+    assert replicas.budget.left == replicas.budget.reserve
+    assert_nothing_is_left(replicas)
+
+
+async def test_when_no_server_can_be_reached_a_request_waits_for_one_and_ends() -> None:
+    unreached = GrpcError(StatusCode.UNAVAILABLE, "no connection", lost=True, sent=False)
+    replicas, _ = fleet_of(*[says(unreached)] * 9)
+    with pytest.raises(InflightError, match="cannot answer"):
+        await collect(pipeline_of(replicas, wait_s=0.05).generate(CALL))
+    assert_nothing_is_left(replicas)
+
+
 async def test_a_prompt_goes_to_the_replica_that_served_its_prefix() -> None:
     replicas, tritons = fleet_of(says(*HELLO), says(*HELLO), says(*HELLO))
     for _ in range(5):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ensurepip
 import importlib.metadata
 import shutil
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,10 @@ def wheels(tmp_path: Path) -> Path:
     wheel(folder, BUILD.requirement, "py3-none-any", f"torch=={BUILD.torch}", "numpy")
     wheel(folder, "numpy")
     wheel(folder, "msgspec")
-    (pip,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
+    bundled = Path(ensurepip.__file__).parent / "_bundled"  # Debian keeps it elsewhere
+    (pip,) = Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or bundled).glob(
+        "pip-*.whl"
+    )
     shutil.copy(pip, folder)
     return folder
 
