@@ -33,9 +33,7 @@ def wheels(tmp_path: Path) -> Path:
     wheel(folder, "numpy")
     wheel(folder, "msgspec")
     bundled = Path(ensurepip.__file__).parent / "_bundled"  # Debian keeps it elsewhere
-    (pip,) = Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or bundled).glob(
-        "pip-*.whl"
-    )
+    (pip,) = Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or bundled).glob("pip-*.whl")
     shutil.copy(pip, folder)
     return folder
 
