@@ -68,6 +68,7 @@ def examine(
     from launcher.commands.doctor.deployment import judge_deployment
     from launcher.commands.doctor.deployment_facts import ask_deployment
     from launcher.commands.doctor.finding import failure, skipped
+    from launcher.commands.doctor.machine_facts import ports_of_runs
     from launcher.commands.doctor.router_alone import is_router_alone, without_tritons
     from launcher.settings import Settings, SettingsError, load_settings
 
@@ -80,10 +81,12 @@ def examine(
         ]
         settings = Settings()
     deployment = ask_deployment(url or _own_url(settings), key)
-    port = frozenset({settings.stack.port, settings.stack.grpc_port}) if deployment.is_live else frozenset()
+    in_use = ports_of_runs(settings.stack.data_dir)
+    if deployment.is_live and url is None:
+        in_use |= {settings.stack.port, settings.stack.grpc_port}
     sections = {
         "machine": _machine(settings),
-        "installation": [*broken, *_installation(settings, port if url is None else frozenset())],
+        "installation": [*broken, *_installation(settings, in_use)],
         "deployment": judge_deployment(deployment, importlib.metadata.version("inflight")),
     }
     if is_router_alone(settings):

@@ -11,6 +11,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ import psutil
 from launcher.commands.doctor.machine import MachineFacts
 from launcher.paths import PROJECT_ROOT
 from launcher.stack.runs import OWNER_LOCK, SHARED_MEMORY_DIR, lock_owner
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _TIMEX_BYTES = 512  # more than any kernel's struct timex
 _UNKEPT = 5  # TIME_ERROR
@@ -89,6 +95,16 @@ def live_runs(data_dir: Path) -> list[str]:
             else:
                 lock.close()
     return found
+
+
+def ports_of_runs(data_dir: Path) -> frozenset[int]:
+    """Where the routers of these stacks listen."""
+    found = set[int]()
+    for name in live_runs(data_dir):
+        with suppress(OSError, tomllib.TOMLDecodeError):  # one that has only begun
+            settings = tomllib.loads((data_dir / "run" / name / "router.toml").read_text())
+            found |= {settings[each] for each in ("port", "grpc_port") if each in settings}
+    return frozenset(found)
 
 
 def _wheel_tags(package: str) -> str:

@@ -16,7 +16,13 @@ from launcher.commands.doctor.machine import (
     judge_machine,
     judge_tensorrt_llm,
 )
-from launcher.commands.doctor.machine_facts import engine_looks, existing_parent, live_runs, machine_facts
+from launcher.commands.doctor.machine_facts import (
+    engine_looks,
+    existing_parent,
+    live_runs,
+    machine_facts,
+    ports_of_runs,
+)
 from launcher.stack.runs import open_run
 
 GOOD = MachineFacts(
@@ -106,4 +112,8 @@ def test_running_stacks_are_found(tmp_path: Path) -> None:
     assert live_runs(tmp_path) == []
     with open_run(tmp_path) as run:
         assert live_runs(tmp_path) == [run.stack_id]
+        assert ports_of_runs(tmp_path) == frozenset(), "its router is not there yet"
+        (run.directory / "router.toml").write_text("port = 9003\ngrpc_port = 8081\n")
+        assert ports_of_runs(tmp_path) == {9003, 8081}
     assert live_runs(tmp_path) == []
+    assert ports_of_runs(tmp_path) == frozenset()
