@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from launcher.toml import to_toml
 
 _START_LIMIT_S = 600.0
 _STOP_LIMIT_S = 60.0
@@ -168,8 +169,8 @@ def start_stack(
     config = folder / "inflight.toml"
     # Not in the data directory: the keys and the usage of whoever runs this are none of its business.
     router = {"state_dir": str(folder / "state"), **(router_settings or {})}
-    drain = _toml({"drain_timeout_s": drain_timeout_s})
-    config.write_text(f"[stack]\n{drain}[engine]\n{_toml(engine)}[router]\n{_toml(router)}")
+    stack = {"drain_timeout_s": drain_timeout_s}
+    config.write_text(to_toml({"stack": stack, "engine": engine, "router": router}))
     command = [sys.executable, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
     command += ["--triton-metrics-port", str(metrics_port), "--grpc-port", str(kserve_port)]
     command += ["--triton-servers", str(triton_servers), "--prefill-servers", str(prefill_servers)]
@@ -195,18 +196,6 @@ def start_stack(
         state_dir=Path(router["state_dir"]),
         grpc_url=f"127.0.0.1:{kserve_port}",
     )
-
-
-def _toml(values: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key} = {_toml_value(each)}' for key, each in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    return json.dumps(value)
 
 
 def wait_until_ready(stack: RunningStack) -> None:

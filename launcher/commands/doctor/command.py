@@ -68,7 +68,6 @@ def examine(
     from launcher.commands.doctor.deployment import judge_deployment
     from launcher.commands.doctor.deployment_facts import ask_deployment
     from launcher.commands.doctor.finding import failure, skipped
-    from launcher.commands.doctor.machine_facts import ports_of_runs
     from launcher.commands.doctor.router_alone import is_router_alone, without_tritons
     from launcher.settings import Settings, SettingsError, load_settings
 
@@ -81,9 +80,8 @@ def examine(
         ]
         settings = Settings()
     deployment = ask_deployment(url or _own_url(settings), key)
-    in_use = ports_of_runs(settings.stack.data_dir)
-    if deployment.is_live and url is None:
-        in_use |= {settings.stack.port, settings.stack.grpc_port}
+    is_ours = deployment.is_live and url is None
+    in_use = frozenset({settings.stack.port, settings.stack.grpc_port} if is_ours else ())
     sections = {
         "machine": _machine(settings),
         "installation": [*broken, *_installation(settings, in_use)],
@@ -123,7 +121,7 @@ def _installation(settings: Settings, in_use: frozenset[int]) -> list[Finding]:
         check_router_parts,
         check_triton,
     )
-    from launcher.commands.doctor.machine_facts import live_runs, machine_facts
+    from launcher.commands.doctor.machine_facts import live_runs, machine_facts, ports_of_runs
 
     stack = settings.stack
     runs = live_runs(stack.data_dir)
@@ -131,7 +129,7 @@ def _installation(settings: Settings, in_use: frozenset[int]) -> list[Finding]:
         *check_triton(),
         check_data_dir(stack.data_dir),
         check_model(stack.model, stack.data_dir, machine_facts(stack.data_dir).disk_free_bytes),
-        *check_ports(stack, in_use),
+        *check_ports(stack, in_use | ports_of_runs(stack.data_dir, runs)),
         *check_router_parts(settings),
         fine("stacks", f"{', '.join(runs)} run with this data directory" if runs else "none runs here"),
     ]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -25,6 +25,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _TIMEX_BYTES = 512  # more than any kernel's struct timex
 _UNKEPT = 5  # TIME_ERROR
@@ -97,10 +100,10 @@ def live_runs(data_dir: Path) -> list[str]:
     return found
 
 
-def ports_of_runs(data_dir: Path) -> frozenset[int]:
+def ports_of_runs(data_dir: Path, runs: Iterable[str]) -> frozenset[int]:
     """Where the routers of these stacks listen."""
     found = set[int]()
-    for name in live_runs(data_dir):
+    for name in runs:
         with suppress(OSError, tomllib.TOMLDecodeError):  # one that has only begun
             settings = tomllib.loads((data_dir / "run" / name / "router.toml").read_text())
             found |= {settings[each] for each in ("port", "grpc_port") if each in settings}

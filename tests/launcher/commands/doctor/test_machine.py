@@ -112,8 +112,8 @@ def test_running_stacks_are_found(tmp_path: Path) -> None:
     assert live_runs(tmp_path) == []
     with open_run(tmp_path) as run:
         assert live_runs(tmp_path) == [run.stack_id]
-        assert ports_of_runs(tmp_path) == frozenset(), "its router is not there yet"
+        assert ports_of_runs(tmp_path, live_runs(tmp_path)) == frozenset(), "its router is not there yet"
         (run.directory / "router.toml").write_text("port = 9003\ngrpc_port = 8081\n")
-        assert ports_of_runs(tmp_path) == {9003, 8081}
+        assert ports_of_runs(tmp_path, live_runs(tmp_path)) == {9003, 8081}
     assert live_runs(tmp_path) == []
-    assert ports_of_runs(tmp_path) == frozenset()
+    assert ports_of_runs(tmp_path, live_runs(tmp_path)) == frozenset()
