@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,28 +65,38 @@ def perplexities(model: Path, tokenizer: Path, folder: Path, device: str) -> dic
     return {row["precision"]: row["perplexity"] for row in rows if "perplexity" in row}
 
 
+def measured(
+    model: Any, tokenizer: Path, device: str, writer: tuple[str, Write]
+) -> tuple[str, dict[str, float]]:
+    name, write = writer
+    with tempfile.TemporaryDirectory(prefix="inflight-formats-") as folder:
+        path = write(deepcopy(model), Path(folder))
+        return name, perplexities(path, tokenizer, Path(folder), device)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.formats", description=__doc__)
     parser.add_argument("--device", choices=sorted(_SERVED), default="cpu")
     parser.add_argument("--only", nargs="+", default=[], help="only formats whose names contain one of these")
+    parser.add_argument("--at-once", type=int, default=1, help="so many formats side by side (default: 1)")
     parser.add_argument("--docs", type=Path, help="a page with markers for the table")
     asked = parser.parse_args(arguments)
     console = Console()
     source = Path(default_model_path(console))
-    tokenizer = source if source.is_dir() else source.parent
+    chosen = [
+        writer
+        for writer in writers()
+        if writer[0] == _AS_IT_IS or not asked.only or any(word in writer[0] for word in asked.only)
+    ]
+    model, tokenizer = load_in_transformers(source), source if source.is_dir() else source.parent
     columns = ("as stored", *_SERVED[asked.device])
     rows, exact = [], 0.0
-    for name, write in writers():
-        if name != _AS_IT_IS and asked.only and not any(word in name for word in asked.only):
-            continue
-        with tempfile.TemporaryDirectory(prefix="inflight-formats-") as folder:
-            model = load_in_transformers(source)
-            path = write(model, Path(folder))
-            found = perplexities(path, tokenizer, Path(folder), asked.device)
-        exact = exact or found["fp32"]
-        told = [f"{each:.2f} ({100 * (each / exact - 1):+.2f} %)" for each in found.values()]
-        console.print(name, *told, sep="  ")
-        rows.append((name, *told))
+    with ThreadPoolExecutor(asked.at_once) as pool:
+        for name, found in pool.map(partial(measured, model, tokenizer, asked.device), chosen):
+            exact = exact or found["fp32"]
+            told = [f"{each:.2f} ({100 * (each / exact - 1):+.2f} %)" for each in found.values()]
+            console.print(name, *told, sep="  ")
+            rows.append((name, *told))
     if asked.docs:
         table = markdown(("format", *columns), rows)
         write_between_marks(asked.docs, f"formats-{asked.device}", table)

@@ -4,13 +4,21 @@ The detailed one plays the whole session: what was sent before a run has taught 
 too, and its engine believes of its steps what the real one had learned. The fleet simulator plays
 one run after the other. Neither is told what became of a run but for what its steps took, where the caller
 wants that.
+
+Where a queue forms, a millisecond decides who waits, and no request arrives to the millisecond when it was
+meant to. So a session is replayed several times, with moments a little later; the median is the forecast.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import ceil
+from multiprocessing import get_context
+from statistics import median
 
 import numpy as np
 from rich.console import Console
@@ -41,6 +49,8 @@ GOALS = {
 }
 OVERLOAD_GOALS = {"good_per_s": 0.1}
 FIRST, BETWEEN = 0, 1
+_REPLAYS = 9
+_LATER_S = 0.004  # at most: twice what the 95th percentile of requests is sent late
 _REFUSED, _OK = 503, 200
 
 
@@ -80,6 +90,36 @@ TimesOf = Callable[[Session, SentRun], StepTimes]
 
 
 def compare(session: Session, times_of: TimesOf) -> Iterator[Compared]:
+    """The forecasts are medians of replays."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        replays = list(pool.map(partial(_replayed, session, times_of), range(_REPLAYS)))
+    yield from medians(replays)
+
+
+def medians(replays: Sequence[Sequence[Compared]]) -> Iterator[Compared]:
+    for same in zip(*replays, strict=True):
+        figures = zip(*(asdict(each.foretold).values() for each in same), strict=True)
+        yield replace(same[0], foretold=Seen(*map(median, figures)))
+
+
+def moved(session: Session, seed: int) -> Session:
+    """The first replay has every request at its moment, the others up to so much later."""
+    if not seed:
+        return session
+    chance = random.Random(seed)
+
+    def later(run: SentRun) -> SentRun:
+        results = [replace(each, at_s=each.at_s + chance.uniform(0.0, _LATER_S)) for each in run.results]
+        return replace(run, results=sorted(results, key=lambda each: each.at_s))
+
+    return replace(session, runs=[later(run) for run in session.runs])
+
+
+def _replayed(session: Session, times_of: TimesOf, seed: int) -> list[Compared]:
+    return list(_one_replay(moved(session, seed), times_of))
+
+
+def _one_replay(session: Session, times_of: TimesOf) -> Iterator[Compared]:
     """Of overloads, where most are refused, the goodput has a goal; and the fleet simulator has no pauses."""
     for part, goals in ((Part.OVERLOAD, OVERLOAD_GOALS), (Part.LOADS, GOALS)):
         for run, foretold in by_detailed(session, part, times_of):

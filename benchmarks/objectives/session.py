@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import threading
 import time
@@ -98,12 +99,15 @@ class Session:
 
 
 def keep(path: Path, session: Session) -> None:
+    """Compressed where the name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(session))
+    told = msgspec.json.encode(session)
+    path.write_bytes(gzip.compress(told, mtime=0) if path.suffix == ".gz" else told)
 
 
 def read(path: Path) -> Session:
-    return msgspec.json.decode(path.read_bytes(), type=Session)
+    told = path.read_bytes()
+    return msgspec.json.decode(gzip.decompress(told) if path.suffix == ".gz" else told, type=Session)
 
 
 class Recorder:

@@ -8,7 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.objectives.agreement import FIRST, GOALS, Compared, Seen, by_detailed, of_times, seen_in
+from benchmarks.objectives.agreement import (
+    FIRST,
+    GOALS,
+    Compared,
+    Seen,
+    by_detailed,
+    medians,
+    moved,
+    of_times,
+    seen_in,
+)
 from benchmarks.objectives.arena import COST, ENGINE, FIRST_TOKEN_S, INTER_TOKEN_S, objectives_of
 from benchmarks.objectives.arrivals import at_rate, in_tiers
 from benchmarks.objectives.session import Part, SentRun, Session, keep, read
@@ -59,6 +69,26 @@ def test_errors_are_relative_to_what_was_measured_and_only_those_with_a_goal_can
     assert replace(compared, goals={"good_per_s": 0.1}).is_met
 
 
+def test_a_replay_moves_each_request_a_little_and_keeps_their_order_and_number() -> None:
+    session = session_of((Part.TEACHING, 4.0), (Part.LOADS, 4.0))
+    assert moved(session, 0) == session
+    (before, _), (after, _) = session.runs, moved(session, 1).runs
+    at_s = [[each.at_s for each in run.results] for run in (before, after)]
+    assert at_s[1] == sorted(at_s[1])
+    assert all(0 <= late - was <= 0.004 for was, late in zip(*map(sorted, at_s), strict=True))
+    assert at_s[0] != at_s[1]
+    assert moved(session, 1) == moved(session, 1) != moved(session, 2)
+
+
+def test_what_is_foretold_is_the_median_of_replays() -> None:
+    seen = Seen(2.0, 0.1, 0.2, 0.01, 0.02)
+    said = [Seen(1.0 * each, 2.0 * each, 3.0, 4.0, 5.0 - each) for each in (3, 1, 2)]
+    replays = [[Compared("0.4x", "fleet", 2.0, seen, each, GOALS)] for each in said]
+    (found,) = medians(replays)
+    assert found.measured == seen
+    assert found.foretold == Seen(2.0, 4.0, 3.0, 4.0, 3.0)
+
+
 def test_what_was_sent_before_a_run_has_taught_the_router_of_the_forecast() -> None:
     alone = session_of((Part.OVERLOAD, 75.0))
     after = session_of((Part.TEACHING, 5.0), (Part.OVERLOAD, 75.0))
@@ -74,10 +104,11 @@ def test_every_simulated_request_is_answered_whole_or_refused_with_a_time_to_com
     assert any(each.is_refused for each in run.results)
 
 
-def test_a_session_is_foretold_from_its_file_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["session.json", "session.json.gz"])
+def test_a_session_is_foretold_from_its_file_alone(tmp_path: Path, name: str) -> None:
     session = session_of((Part.LOADS, 4.0))
-    keep(tmp_path / "session.json", session)
-    again = read(tmp_path / "session.json")
+    keep(tmp_path / name, session)
+    again = read(tmp_path / name)
     assert again == session
     ((_, said),) = by_detailed(again, Part.LOADS, by_other_runs)
     ((_, was),) = by_detailed(session, Part.LOADS, by_other_runs)
