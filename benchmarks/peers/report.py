@@ -32,13 +32,15 @@ _LLAMA_INSTRUCTIONS = {
     "F16C": "f16c",
     "AVX_VNNI": "avx_vnni",
     "AVX512": "avx512bw",
-    "AVX512_VBMI": "avx512_vbmi",
+    "AVX512_VBMI": "avx512vbmi",
     "AVX512_VNNI": "avx512_vnni",
     "AVX512_BF16": "avx512_bf16",
     "AMX_TILE": "amx_tile",
     "AMX_INT8": "amx_int8",
     "AMX_BF16": "amx_bf16",
 }
+# The first of each that stores a tile's configuration before it is loaded, always: gcc's bug 114098.
+_FIRST_GCC_WITH_TILES = {11: (11, 5), 12: (12, 4), 13: (13, 3)}
 _HERE = Path(__file__).parent
 _LIMIT_S = 900
 
@@ -72,10 +74,27 @@ def llama_python(folder: Path, console: Console) -> str:
     if not python.exists():
         console.print(f"  building {LLAMA_CPP} from its source package …")
         venv.create(folder / "llama", with_pip=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-binary", "llama-cpp-python", LLAMA_CPP]
-        environment = os.environ | {"CMAKE_ARGS": llama_options(cpu_flags(), platform.machine())}
+        options = "--quiet --no-cache-dir --no-binary llama-cpp-python".split()
+        pip = [str(python), "-m", "pip", "install", *options, LLAMA_CPP]
+        if broken := tiles_broken_by(gcc_version()) & cpu_flags():
+            console.print("  without AMX: this gcc's programs with tiles die; 12.4, 13.3 and 14 work")
+        environment = os.environ | {"CMAKE_ARGS": llama_options(cpu_flags() - broken, platform.machine())}
         subprocess.run(pip, check=True, env=environment)
     return str(python)
+
+
+def gcc_version() -> tuple[int, ...]:
+    """Of the compiler that builds llama.cpp; nothing where it is another one."""
+    try:
+        said = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return tuple(map(int, said.strip().split(".")))
+
+
+def tiles_broken_by(gcc: tuple[int, ...]) -> set[str]:
+    works = not gcc or gcc >= _FIRST_GCC_WITH_TILES.get(gcc[0], (14,))
+    return set() if works else {"amx_tile", "amx_int8", "amx_bf16"}
 
 
 def llama_options(flags: set[str], machine: str) -> str:

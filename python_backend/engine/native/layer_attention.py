@@ -15,7 +15,7 @@ from python_backend.engine.native.adapters import (
     expand_row,
     shrink,
 )
-from python_backend.engine.native.arithmetic import NO, NOUGHT, OPTIONS
+from python_backend.engine.native.arithmetic import NO, NOUGHT, ONE, OPTIONS
 from python_backend.engine.native.attention import attend, norm_heads, turn_and_store
 from python_backend.engine.native.products import product, quantize_row
 from python_backend.engine.native.tables import Matrix
@@ -27,10 +27,18 @@ _QKV, _ATTENTION, _OUT, COUNTERS = range(4)
 
 
 @njit(**OPTIONS)
+def rows_left(batch, layer, layers):
+    """How many rows go on from a layer's attention: behind that of the last one, only those that are wanted."""
+    return batch.token_ids.shape[0] if layer + 1 < layers else batch.wanted.shape[0]
+
+
+@njit(**OPTIONS)
 def _attend_all(d, w, layer, batch, x, cache, me, counters, number):
     window, sinks = w.windows[layer], w.sinks[layer]
     queries, scores, sums, wide = x.queries[me], x.scores[me], x.sums[me], x.wide[me]
-    parts = batch.first_rows.shape[0]
+    wanted = batch.wanted.shape[0]
+    leaves_out = rows_left(batch, layer, w.qkv.shape[0]) < batch.token_ids.shape[0]
+    parts = wanted if leaves_out else batch.first_rows.shape[0]
     while True:
         task = take_number(counters, number)
         if task >= parts * d.kv_heads:
@@ -38,15 +46,33 @@ def _attend_all(d, w, layer, batch, x, cache, me, counters, number):
         # The last rows of a prompt see the most: they come first, so that all threads end together.
         part, kv_head = parts - 1 - task // d.kv_heads, task % d.kv_heads
         row, rows = batch.first_rows[part], batch.row_counts[part]
+        if leaves_out:
+            row, rows = batch.wanted[part], ONE
         out = x.attended.floats
         attend(
             d, window, sinks, layer, row, rows, kv_head, x.qkv, batch, cache, queries, scores, sums, wide, out
         )
 
 
+@njit(**OPTIONS)
+def _move_up(batch, x, adapted):
+    """Brings the wanted rows to the front. They are told in order, so none is overwritten before it is read."""
+    for index in range(batch.wanted.shape[0]):
+        row = batch.wanted[index]
+        for i in range(x.hidden.shape[1]):
+            x.hidden[index, i] = x.hidden[row, i]
+        for i in range(x.attended.floats.shape[1]):
+            x.attended.floats[index, i] = x.attended.floats[row, i]
+        if adapted is not None and adapted.of_row.shape[0] > 0:
+            adapted.of_row[index] = adapted.of_row[row]
+
+
 @njit(cache=True, **OPTIONS)
 def layer_attention(d, w, is_normed, layer, batch, x, adapted, cache, me, threads, counters, number):
-    """`is_normed`: what comes out is normed before it is added, and so left in `x.delta`."""
+    """`is_normed`: what comes out is normed before it is added, and so left in `x.delta`.
+
+    Nobody reads what the last layer would make of rows that are not wanted: of those it keeps keys and values.
+    """
     rows = batch.token_ids.shape[0]
     buffer = x.tiles[me]
     qkv = Matrix(w.qkv[layer], w.qkv_scales[layer], w.qkv_bias[layer])
@@ -62,6 +88,12 @@ def layer_attention(d, w, is_normed, layer, batch, x, adapted, cache, me, thread
     meet(counters, threads)
     _attend_all(d, w, layer, batch, x, cache, me, counters, number + _ATTENTION)
     meet(counters, threads)
+    left = rows_left(batch, layer, w.qkv.shape[0])
+    if left < rows:
+        if me == 0:
+            _move_up(batch, x, adapted)
+        meet(counters, threads)
+        rows = left
     for row in range(me, rows, threads):
         if d.format != FP32:
             quantize_row(x.attended, row)

@@ -24,7 +24,7 @@ from python_backend.engine.native.addresses import call_at
 from python_backend.engine.native.amx import begin_tiles, end_tiles
 from python_backend.engine.native.arithmetic import NO, NOUGHT, OPTIONS, hyperbolic_tangent
 from python_backend.engine.native.experts import think
-from python_backend.engine.native.layer_attention import COUNTERS
+from python_backend.engine.native.layer_attention import COUNTERS, rows_left
 from python_backend.engine.native.products import embed, fold_in, mlp_inner, prepare, product
 from python_backend.engine.native.tables import Matrix
 from python_backend.engine.native.threads import FIRST_FREE, meet
@@ -74,6 +74,7 @@ def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, lo
 
     `experts` and `adapted` are None where the model has none: then what is for them is not compiled.
     """
+    is_wide = batch.token_ids.shape[0] >= d.wide_from
     rows = batch.token_ids.shape[0]
     layers = w.attention_norm.shape[0]
     per_layer = _EXPERTS + 1
@@ -81,7 +82,7 @@ def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, lo
         per_layer += 2 * (experts.first_places.shape[0] - 1)
     number = FIRST_FREE
     is_normed = w.attention_out_norm.shape[1] > 0
-    if rows >= d.wide_from:
+    if is_wide:
         begin_tiles()
     for row in range(me, rows, threads):
         embed(d, w.embeddings, w.embeddings_scales, batch.token_ids[row], row, x.hidden)
@@ -91,6 +92,7 @@ def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, lo
     for layer in range(layers):
         told = (d, w.attention, is_normed, layer, batch, x, adapted, cache, me, threads, counters, number)
         call_at(attention, told)
+        rows = rows_left(batch, layer, layers)
         for row in range(me, rows, threads):
             if is_normed:
                 expand_row(adapted, layer, ATTENTION_OUT, ONE_PART, row, x.delta)
@@ -118,19 +120,18 @@ def run_step(me, threads, attention, d, w, batch, x, experts, adapted, cache, lo
                 shrink(adapted, layer + 1, QUERY, THREE_PARTS, x.normed, row)
         meet(counters, threads)
         number += per_layer
-    wanted = batch.wanted.shape[0]
-    for index in range(me, wanted, threads):
-        prepare(d.head_format, x.hidden, batch.wanted[index], w.final_norm, d.epsilon, x.normed, index)
+    for row in range(me, rows, threads):  # the wanted ones
+        prepare(d.head_format, x.hidden, row, w.final_norm, d.epsilon, x.normed, row)
     meet(counters, threads)
     head = Matrix(w.head, w.head_scales, w.final_norm[:0])
     product(
-        d.head_format, head, wanted, d.wide_from, x.normed, NO, logits, x.tiles[me], counters, number, threads
+        d.head_format, head, rows, d.wide_from, x.normed, NO, logits, x.tiles[me], counters, number, threads
     )
-    if rows >= d.wide_from:
+    if is_wide:
         end_tiles()
     meet(counters, threads)
     if d.logits_softcap > 0:
-        for index in range(me, wanted, threads):
+        for row in range(me, rows, threads):
             for i in range(logits.shape[1]):
-                logits[index, i] = d.logits_softcap * hyperbolic_tangent(logits[index, i] / d.logits_softcap)
+                logits[row, i] = d.logits_softcap * hyperbolic_tangent(logits[row, i] / d.logits_softcap)
         meet(counters, threads)

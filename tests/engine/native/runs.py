@@ -77,7 +77,7 @@ class RoundedWeights:
 
 
 class Runner:
-    """Packs the weights into `directory` if they are not there; every row's logits are wanted."""
+    """Packs the weights into `directory` if they are not there."""
 
     def __init__(
         self,
@@ -107,21 +107,21 @@ class Runner:
         assert self._pool.grow(sequence.table, len(token_ids))
         return sequence
 
-    def step(self, *work: tuple[Sequence, int]) -> list[Floats]:
-        """Computes so many more tokens of each; the logits of those."""
-        counts = [count for _, count in work]
+    def step(self, *work: tuple[Sequence, int], wanted: Row[int] | None = None) -> Floats:
+        """Computes so many more tokens of each; the logits of the wanted rows, or of all."""
         chunks = [Chunk(sequence, sequence.computed_tokens, count) for sequence, count in work]
-        logits = self._model.forward(chunks, [], range(sum(counts)))
+        rows = range(sum(chunk.count for chunk in chunks))
+        logits = self._model.forward(chunks, [], rows if wanted is None else wanted)
         for sequence, count in work:
             sequence.computed_tokens += count
-        return np.split(logits, np.cumsum(counts)[:-1])
+        return logits
 
     def all_logits(self, token_ids: Row[int], chunk_tokens: int | None = None) -> Floats:
         """(tokens, vocabulary): of a sequence that is alone."""
         sequence = self.sequence(token_ids)
         parts = []
         while left := sequence.pending_tokens:
-            parts += self.step((sequence, min(left, chunk_tokens or left)))
+            parts.append(self.step((sequence, min(left, chunk_tokens or left))))
         self.forget(sequence)
         return np.concatenate(parts)
 

@@ -55,17 +55,22 @@ class Case:
         return Runner(self._weights, self._kind, self._packed, threads, tokens_per_block)
 
     def check_together(self, runner: Runner, dice: random.Random) -> None:
-        """All prompts side by side, in chunks of any size, in any order."""
+        """All prompts side by side, in chunks of any size, in any order; a step is asked for some of its logits."""
         sequences = [runner.sequence(prompt) for prompt in PROMPTS]
-        found: list[list[Floats]] = [[] for _ in PROMPTS]
         while active := [index for index, sequence in enumerate(sequences) if sequence.pending_tokens]:
             dice.shuffle(active)
             active = active[: dice.randint(1, len(active))]
-            work = [(sequences[i], dice.randint(1, sequences[i].pending_tokens)) for i in active]
-            for index, logits in zip(active, runner.step(*work), strict=True):
-                found[index].append(logits)
-        for parts, expected in zip(found, self.expected, strict=True):
-            assert_same_bits(np.concatenate(parts), expected)
+            counts = [dice.randint(1, sequences[index].pending_tokens) for index in active]
+            expected = np.concatenate(
+                [
+                    self.expected[index][sequences[index].computed_tokens :][:count]
+                    for index, count in zip(active, counts, strict=True)
+                ]
+            )
+            share = dice.choice((0.0, 0.2, 1.0))
+            wanted = [row for row in range(len(expected)) if dice.random() < share]
+            work = zip((sequences[index] for index in active), counts, strict=True)
+            assert_same_bits(runner.step(*work, wanted=wanted), expected[wanted])
         for sequence in sequences:
             runner.forget(sequence)
 
@@ -114,7 +119,8 @@ def test_a_nan_stays_in_its_own_sequence(variant: str, tmp_path: Path) -> None:
         expected = [runner.all_logits(prompt) for prompt in PROMPTS]
         spoiled = [*PROMPTS[3][:20], POISON, *PROMPTS[3][20:]]
         work = [runner.sequence(prompt) for prompt in (*PROMPTS[:3], spoiled, *PROMPTS[3:])]
-        together = runner.step(*((sequence, sequence.pending_tokens) for sequence in work))
+        counts = [sequence.pending_tokens for sequence in work]
+        together = np.split(runner.step(*zip(work, counts, strict=True)), np.cumsum(counts)[:-1])
         assert np.isnan(together.pop(3)[20:]).all()
         for found, alone in zip(together, expected, strict=True):
             assert_same_bits(found, alone)
