@@ -74,7 +74,7 @@ def llama_python(folder: Path, console: Console) -> str:
     if not python.exists():
         console.print(f"  building {LLAMA_CPP} from its source package …")
         venv.create(folder / "llama", with_pip=True)
-        options = "--quiet --no-cache-dir --no-binary llama-cpp-python".split()
+        options = ["--quiet", "--no-cache-dir", "--no-binary", "llama-cpp-python"]
         pip = [str(python), "-m", "pip", "install", *options, LLAMA_CPP]
         if broken := tiles_broken_by(gcc_version()) & cpu_flags():
             console.print("  without AMX: this gcc's programs with tiles die; 12.4, 13.3 and 14 work")
