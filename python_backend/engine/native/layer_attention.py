@@ -28,7 +28,7 @@ _QKV, _ATTENTION, _OUT, COUNTERS = range(4)
 
 @njit(**OPTIONS)
 def rows_left(batch, layer, layers):
-    """How many rows go on from a layer's attention: behind that of the last one, only those that are wanted."""
+    """How many rows go on behind a layer's attention: behind that of the last one, the wanted ones."""
     return batch.token_ids.shape[0] if layer + 1 < layers else batch.wanted.shape[0]
 
 
@@ -56,7 +56,7 @@ def _attend_all(d, w, layer, batch, x, cache, me, counters, number):
 
 @njit(**OPTIONS)
 def _move_up(batch, x, adapted):
-    """Brings the wanted rows to the front. They are told in order, so none is overwritten before it is read."""
+    """Brings the wanted rows, told in order, to the front: each is read before its place is taken."""
     for index in range(batch.wanted.shape[0]):
         row = batch.wanted[index]
         for i in range(x.hidden.shape[1]):
@@ -71,7 +71,7 @@ def _move_up(batch, x, adapted):
 def layer_attention(d, w, is_normed, layer, batch, x, adapted, cache, me, threads, counters, number):
     """`is_normed`: what comes out is normed before it is added, and so left in `x.delta`.
 
-    Nobody reads what the last layer would make of rows that are not wanted: of those it keeps keys and values.
+    Nobody reads what the last layer would make of the other rows: of those it keeps keys and values alone.
     """
     rows = batch.token_ids.shape[0]
     buffer = x.tiles[me]

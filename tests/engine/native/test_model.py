@@ -55,7 +55,7 @@ class Case:
         return Runner(self._weights, self._kind, self._packed, threads, tokens_per_block)
 
     def check_together(self, runner: Runner, dice: random.Random) -> None:
-        """All prompts side by side, in chunks of any size, in any order; a step is asked for some of its logits."""
+        """All prompts side by side, in chunks of any size, in any order; steps are asked for some logits."""
         sequences = [runner.sequence(prompt) for prompt in PROMPTS]
         while active := [index for index, sequence in enumerate(sequences) if sequence.pending_tokens]:
             dice.shuffle(active)
