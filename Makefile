@@ -73,7 +73,7 @@ loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, w
 # worker that dies ends the run: xdist would begin another, and then wait for tests that nobody has.
 WORKERS ?= 3
 test: install-dev ## Run all tests: pytest $(ARGS)
-	@$(RUN) pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+	@$(RUN) pytest -n $(WORKERS) --max-worker-restart 0 $(ARGS)
 
 runtimes: install-dev ## Test vLLM for real, over two processes, in two pools and with images too (3 GB, once)
 	@INFLIGHT_TEST_RUNTIMES=1 $(RUN) pytest tests/stack/test_vllm_runtime.py tests/stack/test_vllm_images.py tests/stack/test_vllm_pools.py $(ARGS)

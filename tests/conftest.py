@@ -26,6 +26,7 @@ from tests.division import (
 )
 from tests.figures import FigureFile
 from tests.lasting import end_all, lasting
+from tests.scheduling import Scheduling
 
 # The launcher is imported where it is needed: a GPU host that only tests the engine may not have it.
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    return make_scheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Scheduling:
+    return make_scheduling(config)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Debian keeps servers out of the PATH of users.
 _BESIDE_PATH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 _POLICY = Path("/usr/sbin/policy-rc.d")
+# Where it is not there, the index of all manuals is not written again.
+_INDEX_OF_MANUALS = Path("/var/lib/man-db/auto-update")
 _FETCHING_TIMEOUT_S = 300
 _APT = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0")
 # Root may drop to a user that cannot read below /root: what is there is worth no message.
@@ -87,7 +89,7 @@ def _fetched(package: str, program: str) -> Path:
 def install(*packages: str) -> None:
     """For root. The lists of packages may be missing or old: then they are fetched, once."""
     command = (*_APT, "install", "-y", "--no-install-recommends", *packages)
-    with _no_services():
+    with _no_services(), _manuals_as_they_are():
         try:
             _run(command)
         except Unobtainable:
@@ -161,3 +163,14 @@ def _no_services() -> Iterator[None]:
         yield
     finally:
         _POLICY.unlink(missing_ok=True)
+
+
+@contextmanager
+def _manuals_as_they_are() -> Iterator[None]:
+    is_written = _INDEX_OF_MANUALS.exists()
+    _INDEX_OF_MANUALS.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        if is_written:
+            _INDEX_OF_MANUALS.touch()

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.division import OF_STACKS, TESTS, UNHURRIED, Share
+from tests.division import LEFT_TO_ALL, OF_STACKS, TESTS, UNHURRIED, Share
 
 FILES = sorted(TESTS.rglob("test_*.py"))
 
@@ -18,11 +18,15 @@ def share(worker: int, workers: int = 3, args: tuple[str, ...] = (str(TESTS),)) 
     return Share(cast("pytest.Config", config))
 
 
-def test_each_file_is_run_by_the_patient_worker_or_by_any_of_the_others() -> None:
+def test_each_file_is_run_by_the_patient_worker_or_by_the_others_and_some_by_whoever_has_time() -> None:
     first, second, patient = (share(worker) for worker in range(3))
     assert [each.is_patient for each in (first, second, patient)] == [False, False, True]
     for file in FILES:
-        assert first.leaves_out(file) == second.leaves_out(file) != patient.leaves_out(file)
+        place = file.relative_to(TESTS.parent).as_posix()
+        assert first.leaves_out(file) == second.leaves_out(file) == place.startswith(UNHURRIED)
+        collected = [not each.leaves_out(file) for each in (first, patient)]
+        assert any(collected)
+        assert all(collected) == (place.startswith(LEFT_TO_ALL) and not place.startswith(UNHURRIED))
 
 
 @pytest.mark.parametrize("worker", [0, 2])
@@ -34,7 +38,7 @@ def test_no_folder_is_left_out_that_has_files_of_the_share(worker: int) -> None:
 
 def test_what_is_in_no_hurry_is_there_and_starts_no_stacks() -> None:
     paths = [path.relative_to(TESTS.parent).as_posix() for path in FILES]
-    for each in UNHURRIED:
+    for each in (*UNHURRIED, *LEFT_TO_ALL):
         assert any(path.startswith(each) for path in paths), each
         assert not each.startswith(OF_STACKS)
 

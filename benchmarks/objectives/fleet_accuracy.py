@@ -17,6 +17,7 @@ import random
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 
@@ -43,6 +44,7 @@ from benchmarks.objectives.session import (
     keep,
     overhead_s,
     read,
+    stolen_shares,
 )
 from benchmarks.objectives.step_times import by_the_run
 from loadtest.traces import Trace, TracedRequest
@@ -116,11 +118,13 @@ def main() -> None:
     asked = parser.parse_args()
     console = Console(width=170)
     session = read(asked.replay) if asked.replay else record(asked)
-    for run in session.runs:
-        if run.part is Part.LOADS:
-            console.print(f"{run.name}: {by_the_run(session, run)}")
+    is_met = show(list(compare(session, by_the_run)), console)
     console.print(f"{1000 * overhead_s(session, TEACHES):.0f} ms around the engine")
-    sys.exit(not show(list(compare(session, by_the_run)), console))
+    for run in session.runs:
+        if run.part is Part.LOADS and (shares := stolen_shares(session, run)):
+            told = f"{100 * fmean(shares):.0f} %, in the worst five seconds {100 * max(shares):.0f} %"
+            console.print(f"{run.name}: of the processors' time, the host gave others {told}")
+    sys.exit(not is_met)
 
 
 if __name__ == "__main__":

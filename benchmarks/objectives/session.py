@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from benchmarks.objectives.arrivals import at_rate, capacity_per_s
 from benchmarks.objectives.prediction import Engine
@@ -33,6 +35,8 @@ GRACE_S = 60.0
 # The engine tells its gauges every now and then.
 TOLD_WITHIN_S = 2.0
 _SAMPLE_EVERY_S = 0.5
+# Seconds that the host of a virtual machine gave to others although this one had work, for each processor.
+STOLEN = "stolen_s"
 _SAMPLED = re.compile(r"^((?:inflight_engine_|nv_trt_llm_)\w+(?<!_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)
 _FIRST_TOKENS = "inflight_engine_time_to_first_token_seconds"
 GENERATED = "inflight_engine_generated_tokens_total"
@@ -176,7 +180,7 @@ class Recorder:
             sums: Counter[str] = Counter()
             for text in self._served.all_triton_metrics():
                 sums.update({name: float(value) for name, value in _SAMPLED.findall(text)})
-            self.session.samples.append({"at_s": at_s, **sums})
+            self.session.samples.append({"at_s": at_s, STOLEN: stolen_s(), **sums})
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,20 @@ def counted(session: Session, run: SentRun, family: str) -> float:
     """By how much a counter of all engines rose; what a run asked for is over when the next one begins."""
     samples = session.samples_of(run)
     return summed(samples[-1], family) - summed(samples[0], family)
+
+
+def stolen_s() -> float:
+    stolen: float = getattr(psutil.cpu_times(), "steal", 0.0)  # Linux alone tells
+    return stolen / (psutil.cpu_count() or 1)
+
+
+def stolen_shares(session: Session, run: SentRun) -> list[float]:
+    """Of the processors' time, five seconds after five seconds; none where it was not recorded."""
+    samples = [each for each in session.samples_of(run) if STOLEN in each][:: round(5.0 / _SAMPLE_EVERY_S)]
+    return [
+        (after[STOLEN] - before[STOLEN]) / (after["at_s"] - before["at_s"])
+        for before, after in pairwise(samples)
+    ]
 
 
 def overhead_s(session: Session, name: str = ALONE) -> float:

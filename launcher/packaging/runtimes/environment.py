@@ -100,7 +100,7 @@ def make_environment(folder: Path, build: Build, offline: Path | None) -> None:
         # A fifth of pip's time; pip follows where uv, which does not read pip's settings, finds nothing.
         links = os.environ.get("PIP_FIND_LINKS")
         places = sources or (["--find-links", links] if links else [])
-        quick = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+        quick = [uv, "pip", "install", "--quiet", "--python", python]
         commands.insert(0, [*quick, *places, *wanted])
     try_each(commands, build)
     if build.unused:

@@ -2,8 +2,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
 from benchmarks.objectives.arena import ENGINE
-from benchmarks.objectives.session import GENERATED, TEACHES, SentRun, Session, answered_per_s, homes_of
+from benchmarks.objectives.session import (
+    GENERATED,
+    STOLEN,
+    TEACHES,
+    SentRun,
+    Session,
+    answered_per_s,
+    homes_of,
+    stolen_shares,
+)
 from loadtest.replay.plan import plan_of
 from loadtest.traces import Trace, TracedRequest
 from router.routing.replica_choice import Opening, choose, opening_of
@@ -37,3 +48,12 @@ def test_what_can_be_answered_is_counted_in_the_last_run_that_taught_while_its_q
     session = Session(ENGINE, {}, runs=runs, samples=samples)
     trace = Trace("t", (TracedRequest(0.0, 5, 20, "t", "batch"), TracedRequest(1.0, 5, 40, "t", "batch")))
     assert answered_per_s(session, trace) == 60.0 / 30
+
+
+def test_what_a_host_gave_others_is_told_for_every_five_seconds_of_a_run() -> None:
+    runs = [SentRun(name, at_s, (0.0, 12.0), []) for name, at_s in (("0.4x", 0.0), ("later", 12.0))]
+    samples = [{"at_s": half / 2, STOLEN: max(0.0, half / 2 - 7)} for half in range(40)]
+    session = Session(ENGINE, {}, runs=runs, samples=samples)
+    assert stolen_shares(session, runs[0]) == pytest.approx([0.0, 0.6])
+    without = Session(ENGINE, {}, runs=runs, samples=[{"at_s": each["at_s"]} for each in samples])
+    assert stolen_shares(without, runs[0]) == []
