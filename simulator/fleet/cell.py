@@ -114,7 +114,7 @@ def compiled_shape(plan: CellPlan) -> Shape:
         plan.shape.is_prefilled,
         plan.shape.depth,
         np.array(cost.tokens_ms if isinstance(cost, UnevenStepCost) else (), float) / 1e3,
-        plan.shape.even_context or inf,
+        float(plan.shape.even_context or inf),
         np.array(plan.shape.slowness.times, float),
         plan.shape.slowness.every_s,
         plan.shape.slowness.from_s,

@@ -204,7 +204,9 @@ def draw(cell, shape, now_s, period):
     cell.queue.counts[DRAWN] += 1
     new = cell.lengths[number]
     home = new.home if new.home >= 0 else any_replica(cell)
-    arrive(cell, shape, new.tier, new.tenant, home, (now_s, -1.0, new.prompt, new.output, 0), period)
+    # Of another type, `arrive` would be compiled twice: a 0 is one to numba.
+    first = (now_s, -1.0, new.prompt, new.output, np.int64(0))
+    arrive(cell, shape, new.tier, new.tenant, home, first, period)
 
 
 @compiled
