@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STACK_ID_VARIABLE = "INFLIGHT_STACK_ID"
 PR_SET_CHILD_SUBREAPER = 36
 LINGER_S = 2.0
+CRASHES = frozenset(-each for each in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV))
 
 
 class ChildProcess:
@@ -60,6 +61,11 @@ class ChildProcess:
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def crashed(self) -> bool:
+        """Ended by itself in a way that no program means to end."""
+        return self._process is not None and self._process.returncode in CRASHES
 
     @property
     def exit_description(self) -> str:

@@ -79,8 +79,10 @@ class StubCensus:
         fallen = {pid for pid, stub in stubs.items() if stub.state is not State.ALIVE}
         for pid in self._casualties.keys() - fallen:
             casualty = self._casualties.pop(pid)
-            if pid in stubs and casualty.is_told and not casualty.is_settled:
-                found.back.append(casualty.model)  # it was only stopped, and goes on
+            # It was only stopped, and goes on, or Triton has collected it after its model was loaded again.
+            is_mended = pid in stubs or self._has_newer(casualty, stubs)
+            if is_mended and casualty.is_told and not casualty.is_settled:
+                found.back.append(casualty.model)
         for pid in fallen:
             model = self._models[pid]
             # Whose it was is not known of one that never lived for long: of a model that did not load.

@@ -42,6 +42,7 @@ class Service:
     peers: list[Service] = field(default_factory=list, repr=False)
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     ready: bool = False
+    crashed_at_start: bool = False
     restart_at_s: float | None = None
 
     @property
@@ -65,13 +66,28 @@ class Supervisor:
         service.child.start()
 
     def has_come_up(self, service: Service) -> bool:
-        """Whether a service is ready for the first time; one that dies before that is not tried again."""
+        """Whether a service is ready for the first time; one that ends before that is not tried again.
+
+        One that crashes is, once: Triton aborts now and then as it loads, and not the next time.
+        """
         reap_adopted(each.child for each in self.services)
         for each in self.services:
             if not each.child.running:
-                raise each.failure(f"{each.title} did not start ({each.child.exit_description})")
+                self._start_after_crash(each)
         service.ready = service.is_ready()
         return service.ready
+
+    def _start_after_crash(self, service: Service) -> None:
+        how = service.child.exit_description
+        if not service.child.crashed or service.crashed_at_start:
+            raise service.failure(f"{service.title} did not start ({how})")
+        service.crashed_at_start = True
+        self._console.problem(
+            f"{service.title} crashed as it started ({how}); trying once more.",
+            last_lines(service.child.log_lines()),
+        )
+        service.clean_up_after()
+        service.child.start()
 
     def tick(self) -> None:
         reap_adopted(each.child for each in self.services)

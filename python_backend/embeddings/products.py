@@ -14,7 +14,7 @@ _MIDDLE = np.array(128, np.uint8)
 _LARGEST = 127
 # Other processors may add products in pairs of 16 bits, which larger weights would overflow.
 _LARGEST_IN_PAIRS = 63
-_ADD_IN_32_BITS = (Instructions.AVX512_VNNI, Instructions.AVX_VNNI, Instructions.DOT_PRODUCTS)
+ADD_IN_32_BITS = (Instructions.AVX512_VNNI, Instructions.AVX_VNNI, Instructions.DOT_PRODUCTS)
 _SMALLEST = np.float32(1e-12)
 
 
@@ -39,7 +39,7 @@ class RoundedProducts(Products):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
-        self._largest = _LARGEST if cpu_instructions() in _ADD_IN_32_BITS else _LARGEST_IN_PAIRS
+        self._largest = _LARGEST if cpu_instructions() in ADD_IN_32_BITS else _LARGEST_IN_PAIRS
         self._last_axis = graph.weight(np.array([1], np.int64))
         self._middles = ""
         self._rotations: dict[int, str] = {}

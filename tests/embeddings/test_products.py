@@ -13,13 +13,15 @@ from python_backend.embeddings.graph import Array, Graph
 from python_backend.embeddings.layers import Linear
 from python_backend.embeddings.model import EmbeddingModel
 from python_backend.embeddings.products import Products, RoundedProducts
-from python_backend.engine.host.processor import Instructions
+from python_backend.engine.host.processor import Instructions, cpu_instructions
 from tests.embeddings import test_decoders, test_families
 from tests.embeddings.published import PUBLISHED
 from tests.embeddings.test_decoders import write_embedder, write_reranker
 from tests.embeddings.test_families import write_model
 from tests.embeddings.test_model import TEXTS
 
+# Weights have a bit less where products are added in pairs.
+ERROR_FACTOR = 1 if cpu_instructions() in products.ADD_IN_32_BITS else 2
 FIXED_SET = (*TEXTS, *PUBLISHED, "good;", "No.", "How do I reset my password?", "x = y[1:] + 3.14e-9")
 
 
@@ -52,7 +54,10 @@ def product_of(graph: Graph, kind: type[Products], states: Any, linear: Linear) 
 
 
 def test_vectors_point_where_those_in_fp32_do(model: EmbeddingModel, rounded: EmbeddingModel) -> None:
-    assert least_cosine(vectors_of(rounded, *FIXED_SET), vectors_of(model, *FIXED_SET)) > 0.997
+    assert (
+        least_cosine(vectors_of(rounded, *FIXED_SET), vectors_of(model, *FIXED_SET))
+        > 1 - 0.003 * ERROR_FACTOR
+    )
 
 
 def test_a_processor_that_adds_in_pairs_has_smaller_weights(
@@ -92,7 +97,7 @@ def test_every_family_makes_nearly_the_same_vectors(tmp_path: Path, family: str)
     else:
         write_embedder(tmp_path, family)
     exact, near = (vectors_of(model, *test_families.SENTENCES[1:]) for model in in_both(tmp_path))
-    assert np.median((near * exact).sum(axis=1)) > 0.995
+    assert np.median((near * exact).sum(axis=1)) > 1 - 0.005 * ERROR_FACTOR
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
@@ -100,14 +105,14 @@ def test_rerankers_score_nearly_the_same(tmp_path: Path, family: str) -> None:
     write_model(tmp_path, family, "ForSequenceClassification", num_labels=1)
     model, rounded = in_both(tmp_path)
     pairs = model.word_pieces.encode_pairs(test_families.PAIRS)
-    assert np.abs(rounded.embed(pairs) - model.embed(pairs)).max() < 0.05
+    assert np.abs(rounded.embed(pairs) - model.embed(pairs)).max() < 0.05 * ERROR_FACTOR
 
 
 def test_a_decoder_that_says_yes_or_no_scores_nearly_the_same(tmp_path: Path) -> None:
     write_reranker(tmp_path)
     model, rounded = in_both(tmp_path)
     pairs = model.word_pieces.encode_pairs(test_decoders.PAIRS)
-    assert np.abs(rounded.embed(pairs) - model.embed(pairs)).max() < 0.05
+    assert np.abs(rounded.embed(pairs) - model.embed(pairs)).max() < 0.05 * ERROR_FACTOR
 
 
 @pytest.mark.parametrize("inputs", [1, 24, 96, 384])
@@ -118,7 +123,7 @@ def test_a_product_is_that_of_fp32_nearly_whatever_its_width(inputs: int) -> Non
     states[1, 0] = 40  # as some encoders have it in one place of their states
     linear = Linear(*(random.normal(size=size).astype(np.float32) for size in ((inputs, 48), 48)))
     exact, near = (product_of(Graph(), kind, states, linear) for kind in (Products, RoundedProducts))
-    assert np.abs(near - exact).max() < 0.02 * np.abs(exact).max()
+    assert np.abs(near - exact).max() < 0.02 * ERROR_FACTOR * np.abs(exact).max()
     assert near[0] == pytest.approx(linear.bias)
 
 

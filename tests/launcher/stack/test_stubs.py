@@ -97,6 +97,17 @@ def test_a_stub_that_triton_replaces_itself_is_not_reported() -> None:
     assert watched.said == []
 
 
+def test_a_stub_that_triton_reaps_between_two_looks_as_another_took_its_place_is_back() -> None:
+    watched = Watched()
+    watched.look({1: alive()})
+    watched.look({1: DEAD}, times=3)
+    watched.look({2: alive()}, times=3)
+    assert watched.said == [
+        "The tensorrt_llm model died; the router loads it again.",
+        "The tensorrt_llm model is back.",
+    ]
+
+
 def test_another_instance_from_before_does_not_count_as_recovery() -> None:
     watched = Watched()
     watched.look({1: alive(), 2: alive()})

@@ -18,6 +18,15 @@ from launcher.stack.supervisor import Service, Supervisor
 
 DIES = "import sys; print('out of cheese'); sys.exit(3)"
 LIVES = "import time; time.sleep(60)"
+CRASHES = "import os; print('terminate called'); os.abort()"
+CRASHES_ONCE = """
+import os, pathlib, time
+marker = pathlib.Path("crashed")
+if marker.exists():
+    time.sleep(60)
+marker.touch()
+os.abort()
+"""
 
 
 def service(tmp_path: Path, program: str, chances: int = 2) -> Service:
@@ -58,6 +67,31 @@ def test_a_service_that_dies_before_it_was_ready_fails_the_start_with_its_log(tm
     with pytest.raises(ProcessFailed, match=r"The child did not start \(exit code 3\)") as failure:
         keeper.has_come_up(child)
     assert failure.value.lines == ["out of cheese"]
+
+
+def test_a_service_that_crashes_as_it_starts_is_tried_once_more(tmp_path: Path) -> None:
+    keeper, output = supervisor()
+    child = service(tmp_path, CRASHES_ONCE)
+    cleaned_up = []
+    child.clean_up_after = lambda: cleaned_up.append(child.child.running)
+    keeper.start(child)
+    wait_for_end(child)
+    assert keeper.has_come_up(child)
+    assert cleaned_up == [False]
+    assert "The child crashed as it started (killed by SIGABRT); trying once more." in output.getvalue()
+    child.child.kill()
+
+
+def test_a_service_that_crashes_at_both_starts_fails_with_its_log(tmp_path: Path) -> None:
+    keeper, _ = supervisor()
+    child = service(tmp_path, CRASHES)
+    child.is_ready = lambda: False
+    keeper.start(child)
+    wait_for_end(child)
+    assert not keeper.has_come_up(child)
+    wait_for_end(child)
+    with pytest.raises(ProcessFailed, match=r"The child did not start \(killed by SIGABRT\)"):
+        keeper.has_come_up(child)
 
 
 def test_a_killed_service_is_restarted_and_both_are_reported(tmp_path: Path) -> None:
