@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.failure import Unusable
+from python_backend.host import bytecode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,8 +50,7 @@ class TritonRuntime:
         environment["PATH"] = join_path(str(Path(sys.executable).parent), base.get("PATH"))
         if self.library_dir is not None:
             environment["LD_LIBRARY_PATH"] = join_path(str(self.library_dir), base.get("LD_LIBRARY_PATH"))
-        # A __pycache__ inside a model repository would be taken for a broken model.
-        environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        environment |= bytecode.variables(base)
         # The models have threads of their own; numpy's would fight with them over the cores.
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         return environment
