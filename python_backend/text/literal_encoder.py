@@ -8,6 +8,7 @@ import secrets
 from array import array
 from collections.abc import Sequence
 from os.path import commonprefix
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -23,25 +24,23 @@ class LiteralEncoder:
     """
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        copied = json.loads(backend.to_str())
+        told = json.loads(backend.to_str())
         secret = secrets.token_hex(16)
         self._names: dict[str, str] = {}
         texts: dict[int, str] = {}
-        for token in copied["added_tokens"]:
+        for token in told["added_tokens"]:
             if token["content"].strip():  # spaces mean nothing but spaces
                 name = f"\ue000{secret}.{token['id']}\ue001"
                 self._names[token["content"]], texts[token["id"]] = name, token["content"]
                 token["content"] = name
-        self._backend = tokenizers.Tokenizer.from_str(json.dumps(copied))
-        self._backend.no_truncation()
-        self._backend.no_padding()
-        self.cuts_words_first = cuts_words_first(copied)
+        self._backend = _with_tokens(backend, told["added_tokens"])
+        self.cuts_words_first = cuts_words_first(told)
         self._texts = RememberedTexts(self._backend, self.cuts_words_first)
         # The copy has ids of its own for what is not in the vocabulary.
         own = self._backend.get_vocab()
-        self._meant = {own[token["content"]]: token["id"] for token in copied["added_tokens"]}
+        self._meant = {own[token["content"]]: token["id"] for token in told["added_tokens"]}
         # What stands for letters that the model does not know is no leak.
-        unknown = copied["model"].get("unk_token"), copied["model"].get("unk_id")
+        unknown = told["model"].get("unk_token"), told["model"].get("unk_id")
         self._leaks = {at: text for at, text in texts.items() if text not in unknown and at not in unknown}
         # By the copy's id: what is meant, or -1 where that has to be looked at.
         self._known = np.arange(1 + max([*own.values(), *self._leaks]), dtype=np.int32)
@@ -93,6 +92,25 @@ class LiteralEncoder:
             found = [each for letter in letters for each in letter.ids if each not in self._leaks]
             self._spellings[token_id] = found
         return found
+
+
+def _with_tokens(backend: tokenizers.Tokenizer, added: Sequence[dict[str, Any]]) -> tokenizers.Tokenizer:
+    """Another tokenizer with the parts of the first: a second vocabulary takes time to read, and memory."""
+    copied = tokenizers.Tokenizer(backend.model)
+    copied.normalizer = backend.normalizer
+    copied.pre_tokenizer = backend.pre_tokenizer
+    copied.post_processor = backend.post_processor
+    copied.decoder = backend.decoder
+    flags = ("single_word", "lstrip", "rstrip", "normalized")
+    for add, special in ((copied.add_special_tokens, True), (copied.add_tokens, False)):
+        tokens = [token for token in added if token["special"] is special]
+        add(
+            [
+                tokenizers.AddedToken(token["content"], **{name: token[name] for name in flags})
+                for token in tokens
+            ]
+        )
+    return copied
 
 
 def _longest_of(texts: set[str]) -> str:
