@@ -103,13 +103,8 @@ def _with_tokens(backend: tokenizers.Tokenizer, added: Sequence[dict[str, Any]])
     copied.decoder = backend.decoder
     flags = ("single_word", "lstrip", "rstrip", "normalized")
     for add, special in ((copied.add_special_tokens, True), (copied.add_tokens, False)):
-        tokens = [token for token in added if token["special"] is special]
-        add(
-            [
-                tokenizers.AddedToken(token["content"], **{name: token[name] for name in flags})
-                for token in tokens
-            ]
-        )
+        told = [token for token in added if token["special"] is special]
+        add([tokenizers.AddedToken(each["content"], **{flag: each[flag] for flag in flags}) for each in told])
     return copied
 
 
