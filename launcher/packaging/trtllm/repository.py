@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What our preprocessing and postprocessing import; the container brings tokenizers and numpy.
-PACKAGES = ("costs", "text", "triton_adapter", "wire")
+PACKAGES = ("costs", "host", "text", "triton_adapter", "wire")
 OWN_MODELS = ("embeddings",)
 
 
