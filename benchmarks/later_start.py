@@ -1,20 +1,22 @@
 """`python -m benchmarks.later_start`: what a start costs that finds everything prepared, process by process.
 
-Runs `inflight up` until it is ready, with the settings of a new user. `--against DIRECTORY` has another
-checkout, installed there, take turns with this one, so that what else the machine does meets both. The first
-start of each is not counted: it leaves bytecode behind.
+Runs `inflight up` until it is ready. `--against DIRECTORY` has another checkout, installed there, take turns
+with this one, so that what else the machine does meets both. The first start of each is not counted: it
+leaves bytecode and a store behind.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
+import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
 
 import psutil
+
+from benchmarks.stack import RunningStack, start_stack, wait_until_ready, words_of
 
 HERE = Path(__file__).parents[1]
 PARTS = {
@@ -25,32 +27,33 @@ PARTS = {
     "embeddings": " embeddings_",
     "tensorrt_llm": " tensorrt_llm_",
     "Triton": "bin/tritonserver",
-    "launcher": "inflight up",
+    "launcher": "-m launcher up",
 }
+ALL, READY = "all", "until ready"
 
 
-def start(tree: Path, port: int) -> tuple[float, dict[str, float]]:
-    """Seconds until it is ready, and seconds of processors by part."""
+def start(tree: Path, folder: Path) -> dict[str, float]:
+    """Seconds of processors by part and in all, and until it is ready; its store stays in the folder."""
     began_s = time.perf_counter()
-    command = [str(tree / ".venv/bin/inflight"), "up", "--port", str(port)]
-    with subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, text=True) as launcher:
-        try:
-            if not any("is ready" in line for line in launcher.stdout or ()):
-                raise SystemExit(f"{tree}: the stack did not start: run {' '.join(command)}")
-            return time.perf_counter() - began_s, costs(psutil.Process(launcher.pid))
-        finally:
-            launcher.terminate()
-            launcher.communicate()
+    stack = start_stack(folder, {}, checkout=tree)
+    try:
+        wait_until_ready(stack)
+        ready_s = time.perf_counter() - began_s
+        found = costs(stack)
+        return {**found, ALL: sum(found.values()), READY: ready_s}
+    finally:
+        stack.end()
 
 
-def costs(launcher: psutil.Process) -> dict[str, float]:
+def costs(stack: RunningStack) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
-    for process in (launcher, *launcher.children(recursive=True)):
-        told, times = " ".join(process.cmdline()), process.cpu_times()
+    launcher = psutil.Process(stack.process.pid)
+    for process in (launcher, *stack.processes()):
+        told, times = " ".join(words_of(process)), process.cpu_times()
         part = next((part for part, mark in PARTS.items() if mark in told), "other")
         found[part] += times.user + times.system
-        if process == launcher:  # what it ran and waited for
-            found["other"] += times.children_user + times.children_system
+    children = launcher.cpu_times()  # what it ran and waited for
+    found["other"] += children.children_user + children.children_system
     return found
 
 
@@ -58,28 +61,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.later_start", description=__doc__)
     parser.add_argument("--against", type=Path, help="another checkout, installed, to alternate with")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--port", type=int, default=18080)
     asked = parser.parse_args()
     trees = {"this": HERE} | ({} if asked.against is None else {"other": asked.against.resolve()})
-    found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in trees}
-    for number in range(asked.rounds + 1):
-        for name, tree in trees.items():
-            measured = start(tree, asked.port)
-            print(
-                f"{name:6} {measured[0]:5.1f} s, {sum(measured[1].values()):5.1f} s of processors", flush=True
-            )
-            found[name] += [measured] if number else []
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in trees:
+            (Path(folder) / name).mkdir()
+        for number in range(asked.rounds + 1):
+            for name, tree in trees.items():
+                measured = start(tree, Path(folder) / name)
+                print(f"{name:6} {measured[READY]:5.1f} s, {measured[ALL]:5.1f} s of processors", flush=True)
+                found[name] += [measured] if number else []
     print("\nmedians", *(f"{name:>8}" for name in trees))
-    for part in (*PARTS, "other"):
-        by_tree = (statistics.median(cost.get(part, 0.0) for _, cost in each) for each in found.values())
-        print(f"{part:15}", *(f"{seconds:6.2f} s" for seconds in by_tree))
-    print(
-        f"{'all':15}",
-        *(f"{statistics.median(sum(c.values()) for _, c in each):6.2f} s" for each in found.values()),
-    )
-    print(
-        f"{'until ready':15}", *(f"{statistics.median(s for s, _ in each):6.2f} s" for each in found.values())
-    )
+    for part in (*PARTS, "other", ALL, READY):
+        medians = (statistics.median(each.get(part, 0.0) for each in starts) for starts in found.values())
+        print(f"{part:15}", *(f"{seconds:6.2f} s" for seconds in medians))
 
 
 if __name__ == "__main__":

@@ -164,14 +164,17 @@ def start_stack(
     embeddings: bool = True,
     drain_timeout_s: float = 30.0,
     prefill_servers: int = 0,
+    checkout: Path | None = None,
 ) -> RunningStack:
+    """With `checkout`, the one that is installed there is run instead of this."""
     port, metrics_port, kserve_port = free_port(), free_port(), free_port()
     config = folder / "inflight.toml"
     # Not in the data directory: the keys and the usage of whoever runs this are none of its business.
     router = {"state_dir": str(folder / "state"), **(router_settings or {})}
     stack = {"drain_timeout_s": drain_timeout_s}
     config.write_text(to_toml({"stack": stack, "engine": engine, "router": router}))
-    command = [sys.executable, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
+    python = sys.executable if checkout is None else str(checkout / ".venv/bin/python")
+    command = [python, "-m", "launcher", "up", "--config", str(config), "--port", str(port)]
     command += ["--triton-metrics-port", str(metrics_port), "--grpc-port", str(kserve_port)]
     command += ["--triton-servers", str(triton_servers), "--prefill-servers", str(prefill_servers)]
     command += ["--model", model] if model else []
@@ -186,6 +189,7 @@ def start_stack(
             stdin=subprocess.DEVNULL,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            cwd=checkout,
         )
     return RunningStack(
         url=f"http://127.0.0.1:{port}",

@@ -90,9 +90,3 @@ class Scheduling:
             given = {numbers[test]: test for test in self._waiting.pop(work)}
             begun |= given
             node.send_runtest_some(list(given))
-
-    def mark_test_pending(self, item: str) -> None:
-        raise NotImplementedError
-
-    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
-        raise NotImplementedError

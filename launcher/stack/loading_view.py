@@ -36,6 +36,8 @@ class LoadingView:
 
     def read(self, child: ChildProcess) -> None:
         lines = child.log_lines()
+        if len(lines) < self._lines_read:  # it was started again
+            self._lines_read = 0
         for line in lines[self._lines_read :]:
             if loading := read_loading(line):
                 self.show(loading)

@@ -81,7 +81,7 @@ class Supervisor:
         how = service.child.exit_description
         if not service.child.crashed or service.crashed_at_start:
             raise service.failure(f"{service.title} did not start ({how})")
-        service.crashed_at_start = True
+        service.crashed_at_start, service.ready = True, False
         self._console.problem(
             f"{service.title} crashed as it started ({how}); trying once more.",
             last_lines(service.child.log_lines()),

@@ -46,6 +46,7 @@ def test_triton_sees_the_virtual_environment_first_and_no_foreign_python_paths(t
     environment = built.environment(base)
     assert environment["PATH"] == f"{Path(sys.executable).parent}:/bin"
     assert environment["LD_LIBRARY_PATH"] == f"{built.library_dir}:/cuda"
+    assert environment["PYTHONDONTWRITEBYTECODE"] == "1"
     assert environment.keys().isdisjoint({"PYTHONPATH", "PYTHONHOME"})
     assert environment["OPENBLAS_NUM_THREADS"] == "1", "instances must not fight over the cores"
     assert built.environment({"OPENBLAS_NUM_THREADS": "3"})["OPENBLAS_NUM_THREADS"] == "3"

@@ -57,6 +57,16 @@ def test_each_stage_in_the_log_is_shown_once_after_the_label(tmp_path: Path) -> 
     ]
 
 
+def test_a_part_that_is_started_again_is_read_from_its_new_beginning(tmp_path: Path) -> None:
+    console, output = recorded()
+    log = tmp_path / "triton.log"
+    with LoadingView(console, "Loading the model") as view:
+        view.read(child_that_wrote(LOG, log))
+        view.read(child_that_wrote("crashed", log))
+        view.read(child_that_wrote(LOG.replace("measuring memory", "reading poems"), log))
+    assert starts(output)[-1] == "Reading poems ..."
+
+
 def test_a_failed_stage_is_not_shown_as_done() -> None:
     console, output = recorded()
 

@@ -76,7 +76,13 @@ def test_a_service_that_crashes_as_it_starts_is_tried_once_more(tmp_path: Path) 
     child.clean_up_after = lambda: cleaned_up.append(child.child.running)
     keeper.start(child)
     wait_for_end(child)
+    child.ready = True  # one of several, that crashes while another starts
+    other = service(tmp_path, LIVES)
+    keeper.start(other)
+    assert keeper.has_come_up(other)
+    assert not child.ready
     assert keeper.has_come_up(child)
+    other.child.kill()
     assert cleaned_up == [False]
     assert "The child crashed as it started (killed by SIGABRT); trying once more." in output.getvalue()
     child.child.kill()
