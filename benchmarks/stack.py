@@ -148,10 +148,29 @@ def running_stack(
             prefill_servers,
         )
         try:
-            wait_until_ready(stack)
+            try:
+                wait_until_ready(stack)
+            except BaseException:  # of a test's own limit, too
+                print(_how_far(stack), file=sys.stderr)
+                raise
             yield stack
         finally:
             stack.end()
+
+
+def _how_far(stack: RunningStack) -> str:
+    """What is known of a stack that is not ready: its words, its processes, the ends of Triton's logs."""
+    if stack.process.poll() is not None:
+        return stack.output()
+    told, folders = [stack.output()], set[str]()
+    for process in stack.processes():
+        with suppress(psutil.Error):
+            used, words = process.cpu_times(), " ".join(words_of(process))
+            told.append(f"{process.pid} {process.status()} {used.user + used.system:.1f} s {words[:150]}")
+            folders.update(re.findall(r"[^\s=:]+/run/\w+(?=/)", words))
+    for log in (log for folder in folders for log in sorted(Path(folder).glob("triton*.log"))):
+        told += log.read_text(errors="replace").splitlines()[-40:]
+    return "\n".join(told)
 
 
 def start_stack(
