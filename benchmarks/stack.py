@@ -148,29 +148,10 @@ def running_stack(
             prefill_servers,
         )
         try:
-            try:
-                wait_until_ready(stack)
-            except BaseException:  # of a test's own limit, too
-                print(_how_far(stack), file=sys.stderr)
-                raise
+            wait_until_ready(stack)
             yield stack
         finally:
             stack.end()
-
-
-def _how_far(stack: RunningStack) -> str:
-    """What is known of a stack that is not ready: its words, its processes, the ends of Triton's logs."""
-    if stack.process.poll() is not None:
-        return stack.output()
-    told, folders = [stack.output()], set[str]()
-    for process in stack.processes():
-        with suppress(psutil.Error):
-            used, words = process.cpu_times(), " ".join(words_of(process))
-            told.append(f"{process.pid} {process.status()} {used.user + used.system:.1f} s {words[:150]}")
-            folders.update(re.findall(r"[^\s=:]+/run/\w+(?=/)", words))
-    for log in (log for folder in folders for log in sorted(Path(folder).glob("triton*.log"))):
-        told += log.read_text(errors="replace").splitlines()[-40:]
-    return "\n".join(told)
 
 
 def start_stack(
@@ -222,12 +203,30 @@ def start_stack(
 
 
 def wait_until_ready(stack: RunningStack) -> None:
+    """Where it does not become ready, how far it came is printed, whoever's patience has ended."""
     deadline_s = time.monotonic() + _START_LIMIT_S
-    while time.monotonic() < deadline_s:
-        if stack.process.poll() is not None:
-            raise RuntimeError(f"the stack ended with {stack.process.returncode}:\n{stack.output()}")
+    try:
         # The launcher's own word counts, its last line: the addresses stand before it.
-        if "Ctrl-C finishes the requests" in stack.output():
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"the stack is not ready after {_START_LIMIT_S} s:\n{stack.output()}")
+        while "Ctrl-C finishes the requests" not in stack.output():
+            if stack.process.poll() is not None:
+                raise RuntimeError(f"the stack ended with {stack.process.returncode}:\n{stack.output()}")
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"the stack is not ready after {_START_LIMIT_S} s")
+            time.sleep(0.1)
+    except BaseException:
+        if stack.process.poll() is None:
+            print(_how_far(stack), file=sys.stderr)
+        raise
+
+
+def _how_far(stack: RunningStack) -> str:
+    """Its words, its processes, and the ends of the logs that they write."""
+    told, logs = [stack.output()], set[str]()
+    for process in stack.processes():
+        with suppress(psutil.Error, OSError):
+            used, words = process.cpu_times(), " ".join(words_of(process))
+            told.append(f"{process.pid} {process.status()} {used.user + used.system:.1f} s {words[:150]}")
+            logs.add(os.readlink(f"/proc/{process.pid}/fd/1"))
+    for log in sorted(each for each in logs if each.endswith(".log")):
+        told += ["", log, *Path(log).read_text(errors="replace").splitlines()[-40:]]
+    return "\n".join(told)
