@@ -93,6 +93,8 @@ if TYPE_CHECKING:
     from router.settings import PlacedOptions, Settings, TritonSettings
     from router.tenants.tenancy import Tenancy
 
+_CANCELLED_AGAIN_S = 5.0
+
 
 class Assembly:
     """All of a router but its ports: `start` builds it in order, and `closing` takes it down in reverse.
@@ -354,8 +356,9 @@ def run_until_closed(closing: AsyncExitStack, loop: Coroutine[Any, Any, None]) -
     task = asyncio.get_running_loop().create_task(loop)
 
     async def end() -> None:
-        task.cancel()
-        await asyncio.wait([task])
+        while not task.done():  # `asyncio.wait_for` may lose a cancellation, and a loop goes on then
+            task.cancel()
+            await asyncio.wait([task], timeout=_CANCELLED_AGAIN_S)
 
     closing.push_async_callback(end)
 

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import pytest
-import uvloop
 
+from tests.event_loops import ClosingLoop
 from tests.fakes.triton_server import FakeTriton
 from tests.router.running import RunningRouter, running_router
 
@@ -19,7 +19,7 @@ class LoopThread:
     """An event loop in a thread of its own, for servers that synchronous clients talk to."""
 
     def __init__(self) -> None:
-        self.loop = uvloop.new_event_loop()
+        self.loop = ClosingLoop()
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from sqlalchemy import Engine, create_engine
 
 from router.routing.chat_template import AddedToken, ChatTemplate, TokenizerFile
 from router.routing.models import Registry, Served, ServedModel
 from router.store import database
 from router.store.database import Store, StoreAccess, sqlite_url
+from tests.event_loops import ClosingLoop
 from tests.fakes.pipeline import words
 from tests.in_memory import folder_in_memory
 from tests.router.running import RunningRouter, running_router
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The router runs on uvloop, so its tests do too."""
-    return {"uvloop": uvloop.new_event_loop}
+    return {"uvloop": ClosingLoop}
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -27,6 +27,7 @@ from router.kserve import http
 from router.request.identity import Doorkeeper
 from router.store.database import Store
 from router.tenants.rbac import SYSTEM
+from tests.event_loops import ClosingLoop
 from tests.router.control.releases.stored import keep_release
 from tests.router.kserve.running import running_kserve
 from tests.router.running import EMBEDDER, MODEL
@@ -144,7 +145,7 @@ def target() -> Iterator[Target]:
             started.set()
             await asyncio.to_thread(asked_to_stop.wait)
 
-    thread = threading.Thread(target=lambda: uvloop.run(serve()))
+    thread = threading.Thread(target=lambda: uvloop.run(serve(), loop_factory=ClosingLoop))
     thread.start()
     assert started.wait(30)
     ((url, key, real),) = found

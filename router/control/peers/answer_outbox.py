@@ -141,6 +141,7 @@ class Outbox:
         """When nothing more will come: what has is in Redis, if that is there."""
         if self._flushing is not None:
             await asyncio.wait([self._flushing], timeout=2 * _PAUSE_S)
+            self._flushing.cancel()  # it would connect again to a Redis that nobody closes then
 
     async def is_followed(self, key: str) -> bool:
         try:

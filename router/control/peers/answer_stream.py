@@ -84,11 +84,11 @@ class StreamPoller:
         self._waiting.setdefault(key, []).append((after, waiter))
         if self._polling is None or self._polling.done():
             self._polling = asyncio.get_running_loop().create_task(self._poll())
-        await asyncio.wait([waiter], timeout=limit_s)
-        if waiter.done():
-            return waiter.result()
-        self._forget(key, waiter)
-        return []
+        try:
+            await asyncio.wait([waiter], timeout=limit_s)
+            return waiter.result() if waiter.done() else []
+        finally:
+            self._forget(key, waiter)
 
     def _forget(self, key: str, waiter: asyncio.Future[Sequence[Entry]]) -> None:
         left = [each for each in self._waiting.get(key, ()) if each[1] is not waiter]

@@ -44,13 +44,30 @@ class RedisLink:
         self.redis = made
 
     async def ask(self, asked: Awaitable[Any]) -> Any:
-        """Raises RedisAway where there is no answer in time."""
+        """Raises RedisAway where there is no answer in time.
+
+        Whoever is cancelled as the answer comes has to hear of that: loops ask, too. `asyncio.wait_for` gives
+        them the answer instead, before Python 3.12.
+        """
+        asking = asyncio.ensure_future(asked)
+        asking.add_done_callback(_looked_at)
         try:
-            return await asyncio.wait_for(asked, 2 * TIMEOUT_S)
+            await asyncio.wait([asking], timeout=2 * TIMEOUT_S)
+            if not asking.done():
+                raise RedisAway("no answer in time")
+            return asking.result()
         except self.refusal:
             raise
         except self.away as error:
             raise RedisAway(str(error) or type(error).__name__) from error
+        finally:
+            asking.cancel()
 
     async def close(self) -> None:
         await self.redis.aclose()
+
+
+def _looked_at(asking: asyncio.Future[Any]) -> None:
+    """Or asyncio complains of an error that nobody waits for any more."""
+    if not asking.cancelled():
+        asking.exception()

@@ -163,17 +163,15 @@ class SharedEventLog:
             elif story.end == LEFT:
                 raise Moved
             elif self._clock() - looked_s > _LOOKS_S:
-                looked_s = self._clock()
                 try:
-                    is_made = await self._is_made(key, story.owner)
+                    if not await self._is_made(key, story.owner):
+                        raise Moved
+                    failures = 0
                 except (RedisAway, self._link.refusal) as error:
                     failures += 1
                     if failures > _ATTEMPTS:
                         raise NotKept from error
-                    continue
-                failures = 0
-                if not is_made:
-                    raise Moved
+                looked_s = self._clock()
             else:
                 story.hear(await self._poller.more(key, story.last_id, _LOOKS_S))
 

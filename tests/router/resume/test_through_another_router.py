@@ -85,6 +85,7 @@ async def pair(redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for name in ("first", "second"):
             log = SharedEventLog(RedisLink(redis.url, "test"), name)
             closing.push_async_callback(log._link.close)
+            closing.push_async_callback(log.close)
             routers.append(await closing.enter_async_context(running_router(data_dir=tmp_path, events=log)))
         client = closing.enter_context(Redis.from_url(redis.url))
         client.flushall()
@@ -150,6 +151,26 @@ async def test_an_answer_that_another_router_makes_is_read_there_and_not_made_ag
     assert not pair.second.pipeline.calls
     assert (await pair.again(CHAT)).content == content
     assert (await pair.second.http.post(CHAT, json={"model": MODEL}, headers=KEY)).status_code == 409
+
+
+async def test_who_reads_through_another_router_waits_for_no_look_at_who_makes_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = SharedEventLog._is_made
+
+    async def look_slowly(*given: Any) -> bool:
+        await asyncio.sleep(2 * shared_events._LOOKS_S)
+        return await look(*given)
+
+    monkeypatch.setattr(SharedEventLog, "_is_made", look_slowly)
+    go_on = hold(pair.first, *TEXTS[:3])
+    seen = await pair.begin(CHAT, events=4)
+    reading = asyncio.ensure_future(pair.again(CHAT))
+    await asyncio.sleep(6 * shared_events._LOOKS_S)
+    go_on.set()
+    content = (await asyncio.wait_for(reading, 5)).content
+    assert content.startswith(seen)
+    assert content.endswith(b"data: [DONE]\n\n")
 
 
 async def test_who_reads_through_another_router_sees_no_break_when_the_one_that_makes_it_dies(

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from router.control.peers import answer_outbox
 from router.control.peers.answer_outbox import AnswerSink, Outbox
 from router.control.peers.redis_link import RedisAway, RedisLink
 from router.resume.memory_log import KeptAnswer, MemoryEventLog
@@ -147,3 +148,14 @@ async def test_the_order_holds_in_any_sequence_of_outages(seed: int, monkeypatch
     assert local.events == [event(number) for number in range(60)]
     numbers = [int(each.partition("-")[2]) for each in redis.kept]
     assert numbers == sorted(set(numbers))
+
+
+async def test_nothing_is_written_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_outbox, "_PAUSE_S", 0.01)
+    redis, outbox, _, sink = new()
+    sink.add([event(0)])
+    late = await redis.asked.get()
+    await outbox.close()
+    await asyncio.sleep(0)
+    assert late.cancelled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
