@@ -40,6 +40,11 @@ def test_shaky():
 
 def test_wrong():
     assert False
+
+def test_stuck():
+    import faulthandler
+    faulthandler.dump_traceback()
+    assert False
 """
 
 
@@ -79,6 +84,12 @@ def test_no_second_chance_and_flaky_is_told_from_failed(tmp_path: Path) -> None:
     assert ran.returncode != 0
     assert "failed: test_it.py::test_wrong (twice)" in ran.stdout
     assert "1 failed twice, 1 flaky" in ran.stdout
+
+
+def test_where_a_test_hung_is_told_at_the_end(tmp_path: Path) -> None:
+    ran = run(tmp_path, "test_stuck")
+    told = ran.stdout.partition("--- what the first run said")[2]
+    assert re.search(r"thread 0x.*\n  File \".*test_it.py\", line \d+ in test_stuck", told), ran.stdout
 
 
 def test_a_second_run_on_its_own_never_passes(tmp_path: Path) -> None:
