@@ -227,8 +227,6 @@ async def test_what_a_tool_found_is_given_back_and_the_chat_goes_on_with_it(cons
 
 
 async def test_an_image_is_picked_shown_and_sent_where_the_model_sees(console: Console) -> None:
-    sent: list[Any] = []
-
     async def see(route: Any) -> None:
         """No runtime here sees: the list of models says that this one does, and its answer is made up."""
         told = await (await route.fetch()).json()
@@ -237,7 +235,6 @@ async def test_an_image_is_picked_shown_and_sent_where_the_model_sees(console: C
         await route.fulfill(json=told)
 
     async def answer(route: Any) -> None:
-        sent.append(route.request.post_data_json)
         await route.fulfill(content_type="text/event-stream", body="data: [DONE]\n\n")
 
     watched = await console.sign_in()
@@ -256,12 +253,14 @@ async def test_an_image_is_picked_shown_and_sent_where_the_model_sees(console: C
     await drop.wait_for()
     assert await watched.find_barriers() == []
     await page.fill("#said", "What is it?")
-    await page.keyboard.press("Enter")
+    async with page.expect_response("**/v1/chat/completions") as answered:
+        await page.keyboard.press("Enter")
     await page.locator(".asked img").wait_for()
+    sent = (await answered.value).request.post_data_json
     url = f"data:image/png;base64,{base64.b64encode(DOT).decode()}"
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
-    assert sent[0]["messages"] == [{"role": "user", "content": parts}]
-    assert await page.evaluate("document.querySelector('.asked img').naturalWidth") == 1
+    assert sent["messages"] == [{"role": "user", "content": parts}]
+    await page.wait_for_function("document.querySelector('.asked img').naturalWidth === 1")
     assert watched.problems == []
     await page.context.close()
 
