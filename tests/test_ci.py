@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Installed plugins take seconds to import, and none is needed here.
-BARE = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "PYTEST"))}
+BARE = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "PYTEST", "ARGS"))}
 BARE |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 MAKEFILE = """
 ARGS ?=
