@@ -15,11 +15,11 @@ INSTALLED_LOADTEST := $(VENV)/.installed-loadtest
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev same-python serve loadtest test runtimes upgrade check audit bench clients bundle images \
+.PHONY: help install install-dev same-python serve loadtest test test-thorough runtimes upgrade check audit bench clients bundle images \
 	lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 define make_venv
 @$(PYTHON) -c 'from launcher.python_version import refuse_unsupported_python as check; check()'
@@ -72,8 +72,12 @@ loadtest: install $(INSTALLED_LOADTEST) ## A short load test of a fresh stack, w
 # The third one fills the time in which they wait (tests/division.py); ARGS="-n 0" has only one, for debuggers. A
 # worker that dies ends the run: xdist would begin another, and then wait for tests that nobody has.
 WORKERS ?= 3
-test: install-dev ## Run all tests: pytest $(ARGS)
-	@$(RUN) pytest -n $(WORKERS) --max-worker-restart 0 $(ARGS)
+TESTS := pytest -n $(WORKERS) --max-worker-restart 0
+test: install-dev ## Whether a change may be taken: every behaviour once, 10 minutes: pytest $(ARGS)
+	@$(RUN) $(TESTS) $(ARGS)
+
+test-thorough: install-dev ## All tests at their full length, containers and vLLM included: an hour or more
+	@$(RUN) $(TESTS) --thorough $(ARGS)
 
 runtimes: install-dev ## Test vLLM for real, over two processes, in two pools and with images too (3 GB, once)
 	@INFLIGHT_TEST_RUNTIMES=1 $(RUN) pytest tests/stack/test_vllm_runtime.py tests/stack/test_vllm_images.py tests/stack/test_vllm_pools.py $(ARGS)

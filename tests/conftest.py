@@ -13,19 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from hypothesis import settings
 
+from tests import tiers
+from tests.change import seed_of_this_change
 from tests.division import (
     LOW_PRIORITY,
     TESTS,
     Share,
+    in_order_of_worth,
     is_of_a_stack,
     make_scheduling,
-    turn_of,
+    seconds_of,
     work_of,
 )
 from tests.figures import FigureFile
 from tests.lasting import end_all, lasting
+from tests.pace import slowdown
+from tests.progress import Progress
+from tests.recorded_times import Failures, Recording, file_of, read_times
 from tests.scheduling import Scheduling
 
 # The launcher is imported where it is needed: a GPU host that only tests the engine may not have it.
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from benchmarks.stack import RunningStack
 
 SHARE = pytest.StashKey[Share]()
+FAILURES = pytest.StashKey[Failures]()
 ABOUT_THE_CPU = "about the CPU's kernels"
 
 
@@ -44,10 +50,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where engines of tests compute; with cpu the GPU's kernels run too, interpreted",
     )
     parser.addoption(
-        "--full",
+        "--thorough",
         action="store_true",
-        help="the longest tests at their full length; CI runs them shortened",
+        help="everything at its full length: make test-thorough; without it, the first tier (tests/tiers.py)",
     )
+    parser.addoption(
+        "--slice",
+        type=int,
+        metavar="N",
+        help="only the slice of the thorough tier whose turn is the Nth, and nothing of the first tier",
+    )
+    parser.addoption("--record-times", action="store_true", help="write tests/times.txt if all tests pass")
     parser.addoption("--figures", type=Path, help="a file for what tests measured; see tests/figures.py")
 
 
@@ -57,12 +70,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # Below a shell's background job it is ignored, by all that is started too; many tests press Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # A fifth of Hypothesis' own number, where a test does not say: each run looks at other examples.
-    settings.register_profile("usual", max_examples=20, deadline=None)
-    settings.load_profile("default" if config.getoption("--full") else "usual")
+    if config.getoption("--slice") is not None:
+        config.option.thorough = True
+    tiers.choose_examples(thorough=config.getoption("--thorough"), seed=seed_of_this_change())
+    # A test that hangs is ended later where everything takes longer.
+    config.option.timeout = (config.option.timeout or float(config.getini("timeout"))) * slowdown()
     # Commands that tests call in this process make files as they do in their own: for the owner alone.
     os.umask(0o077)
     config.stash[SHARE] = Share(config)
+    config.stash[FAILURES] = Failures(config)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(config.stash[FAILURES])
+        if config.getoption("--record-times"):
+            config.pluginmanager.register(Recording(config))
     if config.getoption("--device") == "cpu":
         # Read when a kernel is defined, so before anything imports one.
         os.environ["TRITON_INTERPRET"] = "1"
@@ -106,11 +126,13 @@ def import_backwards(files: Iterable[Path]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return config.stash[SHARE].leaves_out(collection_path) or None
+    return (
+        config.stash[SHARE].leaves_out(collection_path) or tiers.leaves_out(collection_path, config) or None
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What needs a real stack comes first: it takes longest, and the workers divide it by stacks."""
+    """Leave out what this tier or slice does not run, and put what is worth most first."""
     if config.getoption("--device") == "cpu":
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
     for item in items:
@@ -118,12 +140,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.stack)
         elif item.get_closest_marker("stack"):
             raise pytest.UsageError(f"{item.nodeid} starts a stack: its file belongs into OF_STACKS")
-    items.sort(key=lambda item: turn_of(item.nodeid))
+    left_out = tiers.choose_items(config, items, work_of, times := read_times())
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+    tests: dict[str, list[str]] = {}
+    for item in items:
+        tests.setdefault(work_of(item.nodeid), []).append(item.nodeid)
+    seconds = seconds_of(times, config.getoption("--thorough"))
+    failures = config.stash[FAILURES].of
+    turns = in_order_of_worth(
+        {work: seconds(work, mine) for work, mine in tests.items()},
+        {work: max(failures.get(file_of(test), 0.0) for test in mine) for work, mine in tests.items()},
+    )
+    items.sort(key=lambda item: turns[work_of(item.nodeid)])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config) -> Scheduling:
-    return make_scheduling(config)
+    scheduling = make_scheduling(config)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and config.get_verbosity() <= 0:
+        config.pluginmanager.register(Progress(reporter, scheduling))
+    return scheduling
 
 
 @pytest.hookimpl(wrapper=True)
@@ -161,9 +199,9 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def full(request: pytest.FixtureRequest) -> bool:
-    """Whether tests run at their full length."""
-    return bool(request.config.getoption("--full"))
+def thorough(request: pytest.FixtureRequest) -> bool:
+    """Return whether tests run at their full length."""
+    return bool(request.config.getoption("--thorough"))
 
 
 @pytest.fixture(scope="session")

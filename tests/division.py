@@ -1,16 +1,17 @@
 """How tests are divided among the workers of `pytest -n`, and in which order they are run.
 
 In a run of all tests by three workers or more the last one is patient. Tests with servers often wait, and
-meanwhile it runs, at a low priority, those in which nothing has a deadline: most of them only compute.
-Neither it nor the others collect tests that they do not run. What is left to whoever has time, all collect.
+meanwhile it runs, at a low priority, tests in which nothing has a deadline: most of them only compute.
+Neither the patient worker nor the others collect tests that they do not run; LEFT_TO_ALL is for any of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.recorded_times import Times, file_of, read_times
 from tests.scheduling import Scheduling
 
 if TYPE_CHECKING:
@@ -41,14 +42,9 @@ WITH_STACKS_OF_THEIR_OWN = (
     "tests/survival/test_chaos.py",
 )
 _USUAL = "stack"
-# Of files that share a fixture. While the first stack compiles the CPU's kernels, other workers do something
-# that needs none, instead of waiting for them.
-_WITHOUT_KERNELS = "tests/engine/cuda/"
-# The longest single test.
 _IMAGES = "tests/deploy/images/test_serving.py"
-# The longest work is begun first, so that the workers end together.
-LONGEST_FIRST = (_USUAL, _IMAGES, _WITHOUT_KERNELS, *SHARING, *WITH_STACKS_OF_THEIR_OWN)
-LONG_WITHOUT_STACKS = ("tests/engine/", "tests/router/test_fuzz.py", "tests/simulator/")
+# Files that share a fixture, which one worker prepares.
+_TOGETHER = ("tests/engine/cuda/",)
 # Nothing here goes otherwise where a processor comes late. What imports torch is among them, so that no other
 # worker does.
 UNHURRIED = (
@@ -98,21 +94,34 @@ def is_of_a_stack(nodeid: str) -> bool:
 
 
 def work_of(nodeid: str) -> str:
-    """Tests with the same answer are run by the same worker."""
-    if nodeid.startswith(_WITHOUT_KERNELS):
-        return _WITHOUT_KERNELS
-    file = nodeid.partition("::")[0]
+    """Return the work that a test belongs to: tests with the same answer are run by the same worker."""
+    file = file_of(nodeid)
+    if folder := next((each for each in _TOGETHER if file.startswith(each)), None):
+        return folder
     if not is_of_a_stack(nodeid) or file in WITH_STACKS_OF_THEIR_OWN:
         return file
     return next((kind for kind, files in SHARING.items() if nodeid.startswith(files)), _USUAL)
 
 
-def turn_of(nodeid: str) -> int:
-    if (work := work_of(nodeid)) in LONGEST_FIRST:
-        return LONGEST_FIRST.index(work)
-    if nodeid.startswith(LEFT_TO_ALL):
-        return len(LONGEST_FIRST) + 2
-    return len(LONGEST_FIRST) + (not nodeid.startswith(LONG_WITHOUT_STACKS))
+def seconds_of(times: Mapping[str, Times], thorough: bool) -> Callable[[str, Sequence[str]], float]:
+    """Return what tells the recorded seconds of a work, from the files that its tests are in."""
+    average_s = sum(each.of_tier(thorough) for each in times.values()) / max(1, len(times))
+
+    def seconds(work: str, tests: Sequence[str]) -> float:
+        files = {file_of(test) for test in tests}
+        return sum(times[file].of_tier(thorough) if file in times else average_s for file in files)
+
+    return seconds
+
+
+def in_order_of_worth(
+    works: Mapping[str, float], failures: Mapping[str, float]
+) -> dict[str, tuple[float, float, str]]:
+    """Return sort keys of works: what failed lately comes first, then what costs least.
+
+    `works` has the seconds of each, `failures` how often each failed lately.
+    """
+    return {work: (-failures.get(work, 0.0), seconds, work) for work, seconds in works.items()}
 
 
 def runs_all(config: pytest.Config) -> bool:
@@ -147,12 +156,13 @@ class Share:
 
 
 def make_scheduling(config: pytest.Config) -> Scheduling:
-    """For pytest -n: one stack of a kind, and what a file prepares is prepared once."""
+    """Return the scheduling of `pytest -n`: one worker runs all tests that share a stack or a file."""
     from xdist.workermanage import parse_tx_spec_config
 
     def told(tests: int) -> None:
         session = config.pluginmanager.get_plugin("session")
-        if session is not None:  # of which progress is a part
+        if session is not None:
             session.testscollected = tests
 
-    return Scheduling(len(parse_tx_spec_config(config)), work_of, told)
+    seconds = seconds_of(read_times(), config.getoption("--thorough"))
+    return Scheduling(len(parse_tx_spec_config(config)), work_of, told, seconds)

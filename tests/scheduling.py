@@ -1,26 +1,51 @@
 """Who of `pytest -n` runs what next: xdist's scheduling, for workers that have not all collected the same.
 
-Work is handed out whole: a stack, or what a file prepares, is there once. Each worker takes the first work in
-the order of its own collection that nobody has begun, and none waits for another to have collected.
+Work is handed out whole: a stack, or what a file prepares, is there once. A worker begins what comes first in
+the order of its own collection (what failed lately, then what costs least), so that most of what is wrong is
+told early. The longest work is begun as soon as it would otherwise end after everything else, by the recorded
+times. No worker waits for another to have collected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # A worker begins a test when it knows of the next one.
 _KNOWN_AHEAD = 2
+# Recorded times are of another day: long work begins a little before it must.
+_EARLIER = 1.3
+
+
+def choose_work(order: Sequence[str], waiting: Mapping[str, float], workers: int) -> str | None:
+    """Return the work to begin next: the first in order, or the longest if it is due.
+
+    `waiting` has the seconds of all work that nobody has begun, `order` what this worker may run of it.
+    """
+    mine = [work for work in order if work in waiting]
+    if not mine:
+        return None
+    longest = max(mine, key=lambda work: waiting[work])
+    is_due = _EARLIER * waiting[longest] >= sum(waiting.values()) / workers
+    return longest if is_due else mine[0]
 
 
 class Scheduling:
-    def __init__(self, workers: int, work_of: Callable[[str], str], told: Callable[[int], None]) -> None:
-        """Of so many workers; `told` learns how many tests are known."""
+    def __init__(
+        self,
+        workers: int,
+        work_of: Callable[[str], str],
+        told: Callable[[int], None],
+        seconds_of: Callable[[str, Sequence[str]], float] = lambda work, tests: 0.0,
+    ) -> None:
+        """For so many workers; `told` learns how many tests are known, `seconds_of` knows recorded times."""
         self._workers = workers
         self._work_of = work_of
         self._told = told
+        self._seconds_of = seconds_of
         self._tests: dict[str, list[str]] = {}  # of each work
         self._waiting: dict[str, list[str]] = {}
+        self._seconds: dict[str, float] = {}
         # Of each worker: the numbers of tests, its works in order, and what it was given and has not ended.
         self._numbers: dict[Any, dict[str, int]] = {}
         self._order: dict[Any, list[str]] = {}
@@ -44,11 +69,23 @@ class Scheduling:
             return False
         return all(len(begun) < _KNOWN_AHEAD for begun in self._begun.values())
 
+    @property
+    def tests(self) -> int:
+        return sum(map(len, self._tests.values()))
+
+    def seconds_left(self) -> float:
+        """Return the recorded seconds of all tests that have not ended."""
+        begun = (test for tests in self._begun.values() for test in tests.values())
+        works = [self._work_of(test) for test in begun]
+        return sum(self._seconds[work] for work in self._waiting) + sum(
+            self._seconds[work] / len(self._tests[work]) for work in works
+        )
+
     def add_node(self, node: Any) -> None:
         self._begun[node] = {}
 
     def remove_node(self, node: Any) -> str | None:
-        """The test that it died in; what it had not begun is done by others."""
+        """Return the test that it died in; what it had not begun is done by others."""
         self._workers -= self._numbers.pop(node, None) is not None
         left = list(self._begun.pop(node).values())
         crashed = left.pop(0) if left else None
@@ -61,6 +98,7 @@ class Scheduling:
         for work, tests in works.items():
             if work not in self._tests:
                 self._tests[work] = self._waiting[work] = tests
+                self._seconds[work] = self._seconds_of(work, tests)
             elif differing := set(tests) ^ set(self._tests[work]):
                 raise ValueError(f"not all workers have collected {min(differing)}")
         self._order[node] = list(works)
@@ -73,7 +111,7 @@ class Scheduling:
         return works
 
     def schedule(self) -> None:
-        self._told(sum(map(len, self._tests.values())))
+        self._told(self.tests)
         for node in self._numbers:
             self._give(node)
 
@@ -84,7 +122,8 @@ class Scheduling:
     def _give(self, node: Any) -> None:
         begun, numbers = self._begun[node], self._numbers[node]
         while len(begun) <= _KNOWN_AHEAD and not node.shutting_down:
-            if (work := next((each for each in self._order[node] if each in self._waiting), None)) is None:
+            waiting = {work: self._seconds[work] for work in self._waiting}
+            if (work := choose_work(self._order[node], waiting, self._workers)) is None:
                 node.shutdown()  # when it has run what it has
                 return
             given = {numbers[test]: test for test in self._waiting.pop(work)}

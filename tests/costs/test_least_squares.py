@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.costs.least_squares import LeastSquares
+from tests.tiers import examples
 
 amounts = st.tuples(st.just(1.0), st.floats(0, 5000), st.floats(0, 500), st.floats(0, 1e6))
 times = st.floats(1e-3, 1e5)
@@ -51,7 +52,7 @@ def test_coefficients_are_finite_and_not_negative_for_any_measurements(
 
 
 @given(st.lists(st.tuples(amounts, times), max_size=20), amounts, times)
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 def test_a_repeated_time_is_predicted_in_the_end(
     measured: list[tuple[tuple[float, ...], float]], inputs: tuple[float, ...], took: float
 ) -> None:

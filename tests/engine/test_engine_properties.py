@@ -20,6 +20,7 @@ from python_backend.engine.sequence import Sequence
 from python_backend.wire.tiers import Tier
 from tests.fakes.executor import VOCABULARY, FakeClock, FakeExecutor, continuation, fake_engine
 from tests.fakes.guides import FakeCompiler, only
+from tests.tiers import examples
 
 BROKEN, DEADLY = 91, 92
 
@@ -179,7 +180,7 @@ def generation_requests(draw: st.DrawFn, max_prompt: int, max_sequences: int) ->
 
 
 @pytest.mark.parametrize(("depth", "has_guesses"), [(1, True), (2, False), (2, True)])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_sequence_ends_exactly_once_with_the_answer_it_would_get_alone(
     depth: int, has_guesses: bool, data: st.DataObject
@@ -250,9 +251,9 @@ def test_the_engines_promises_hold_over_thousands_of_steps(
     has_guesses: bool,
     static_batching: bool,
     guaranteed_no_evict: bool,
-    full: bool,
+    thorough: bool,
 ) -> None:
-    busy_steps = 1600 if full else 200  # then come those that are still to be answered, thousands of them
+    busy_steps = 1600 if thorough else 200  # then come those that are still to be answered, thousands of them
     dice = random.Random(f"{static_batching} {guaranteed_no_evict}")
     engine, executor = fake_engine(
         40,

@@ -19,6 +19,7 @@ from loadtest.traces import (
     tiers_by_chance,
     tiers_by_tenant,
 )
+from tests.tiers import examples
 
 
 def written(directory: Path, name: str, text: str) -> Path:
@@ -122,7 +123,7 @@ def test_requests_that_are_too_long_are_shortened_and_counted() -> None:
     assert clamped.requests[0].max_tokens == 50
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.floats(1.0, 500.0))
 def test_a_trace_is_extended_to_the_requested_duration_at_an_even_rate(duration_s: float) -> None:
     trace = synthetic_trace(2, 60.0)

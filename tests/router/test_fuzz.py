@@ -128,9 +128,9 @@ def without_security(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def full(request: pytest.FixtureRequest) -> bool:
+def thorough(request: pytest.FixtureRequest) -> bool:
     """Whether tests run at their full length."""
-    return bool(request.config.getoption("--full"))
+    return bool(request.config.getoption("--thorough"))
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def in_earnest(case: Any) -> Any:
     return case
 
 
-def test_every_operation_answers_any_input_as_described(target: Target, full: bool) -> None:
+def test_every_operation_answers_any_input_as_described(target: Target, thorough: bool) -> None:
     schema = schemathesis.openapi.from_dict(target.document)
     schema.validate()
     found = list(schema.get_all_operations())
@@ -200,7 +200,7 @@ def test_every_operation_answers_any_input_as_described(target: Target, full: bo
     well = set()
     for operation in operations:
 
-        @settings(100 if full else 4)
+        @settings(100 if thorough else 4)
         @hypothesis.given(case=cases(operation, target.real))
         def ask(case: Any) -> None:
             response = case.call(base_url=target.url, session=target.session, timeout=60)
@@ -335,12 +335,12 @@ def changed(body: Any, way: tuple[Any, ...], change: Any) -> Any:
 
 @pytest.mark.parametrize("path", GOOD)
 def test_a_valid_request_with_one_thing_changed_is_served_or_refused(
-    target: Target, path: str, full: bool
+    target: Target, path: str, thorough: bool
 ) -> None:
     body = GOOD[path]
     ways = st.sampled_from(list(places(body)))
 
-    @settings(1500 if full else 100)
+    @settings(1500 if thorough else 100)
     @hypothesis.given(way=ways, change=st.just(GONE) | VALUES)
     def ask(way: tuple[Any, ...], change: Any) -> None:
         response = target.session.post(target.url + path, json=changed(body, way, change), timeout=60)

@@ -16,6 +16,7 @@ from simulator.engine import EngineShape, SimulatedEngine
 from simulator.request import SimulatedRequest
 from simulator.slowness import Slowness
 from tests.fakes.timed_engine import Asked, Course, play
+from tests.tiers import examples
 
 COST = StepCost(12.0, 0.12, 0.25, 0.05)
 
@@ -97,7 +98,7 @@ def test_whoever_comes_before_a_step_is_launched_is_in_it_as_with_the_real_engin
     assert sum(ours.first_s.values()) < sum(early.first_s.values())
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(
     st.integers(0, 10_000),
     st.booleans(),

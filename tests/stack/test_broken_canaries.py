@@ -86,10 +86,10 @@ def test_a_process_that_hangs_while_it_starts_fails_and_does_not_hold_up_what_is
 
 
 @pytest.fixture(scope="session")
-def long(full: bool) -> None:
+def long(thorough: bool) -> None:
     """For rollouts that tests/router/control/releases has with fakes and simulated traffic."""
-    if not full:
-        pytest.skip("rollouts of many seconds: --full")
+    if not thorough:
+        pytest.skip("rollouts of many seconds: --thorough")
 
 
 @pytest.fixture(scope="module")

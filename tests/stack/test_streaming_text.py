@@ -37,12 +37,12 @@ async def decode_one_by_one(triton: TritonCalls, stream: int, ids: list[int]) ->
 
 
 async def test_every_token_of_texts_in_all_scripts_gives_exactly_the_text(
-    stack: RunningStack, default_checkpoint: Path, full: bool
+    stack: RunningStack, default_checkpoint: Path, thorough: bool
 ) -> None:
-    """Some of those that tests/text decodes without Triton; all with --full."""
+    """Some of those that tests/text decodes without Triton; all with --thorough."""
     tokenizer = Tokenizer.from_file(str(default_checkpoint / "tokenizer.json"))
     open_before = streams_open(stack)  # of requests that died with an engine; they are forgotten in time
-    texts = [text for text in TEXTS if text][:: 1 if full else 8]
+    texts = [text for text in TEXTS if text][:: 1 if thorough else 8]
     encoded = [tokenizer.encode(text).ids for text in texts]
     async with TritonCalls(stack.triton_grpc_url) as triton:
         decoded: list[str] = []

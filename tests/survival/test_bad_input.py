@@ -65,9 +65,9 @@ async def test_t21_bodies_beyond_the_limit_are_refused_at_once_and_not_kept(shee
     await serves(quick)
 
 
-async def test_t22_bombs_are_refused_and_cost_nothing(sheet: Fortress, full: bool) -> None:
+async def test_t22_bombs_are_refused_and_cost_nothing(sheet: Fortress, thorough: bool) -> None:
     quick = sheet
-    rounds = 100 if full else 10
+    rounds = 100 if thorough else 10
     nested = b"[" * 200_000
     bomb = gzip.compress(b" " * 1_000_000)
     chunks = b"1\r\n{\r\n" * 500_000
@@ -105,10 +105,12 @@ ODD = [
 ]
 
 
-async def test_t23_any_text_comes_back_as_it_went(sheet: Fortress, tokenizer: Tokenizer, full: bool) -> None:
+async def test_t23_any_text_comes_back_as_it_went(
+    sheet: Fortress, tokenizer: Tokenizer, thorough: bool
+) -> None:
     """`echo` sends a prompt all the way round; what is not text at all is refused."""
     quick, chance = sheet, random.Random(23)
-    cases = 10_000 if full else 300
+    cases = 10_000 if thorough else 300
     texts = ["".join(chance.choices(ODD, k=chance.randint(1, 30))) for _ in range(cases)]
     at_once = asyncio.Semaphore(16)
 
@@ -149,7 +151,7 @@ BROKEN_NUMBERS = ["1e309", "NaN", "Infinity", "-Infinity", "01", "1.", ".5", "0x
 
 
 async def test_t24_numbers_out_of_range_are_refused_by_name_and_reserve_nothing(
-    sheet: Fortress, full: bool
+    sheet: Fortress, thorough: bool
 ) -> None:
     """Each in a completion; at full length in a chat as well, whole and streamed, once and twice."""
     quick = sheet
@@ -157,7 +159,7 @@ async def test_t24_numbers_out_of_range_are_refused_by_name_and_reserve_nothing(
     chat = {key: value for key, value in plain.items() if key != "prompt"}
     chat["messages"] = [{"role": "user", "content": "hi"}]
     asked = [("/v1/completions", plain)]
-    if full:
+    if thorough:
         asked += [("/v1/chat/completions", chat), ("/v1/chat/completions", {**chat, "n": 2})]
         asked += [(path, {**body, "stream": True}) for path, body in asked[:2]]
     async with quick.client() as http:
@@ -271,7 +273,7 @@ def smuggling(chance: random.Random) -> bytes:
 
 
 async def test_t28_ambiguous_requests_are_refused_and_the_connection_ends(
-    sheet: Fortress, full: bool
+    sheet: Fortress, thorough: bool
 ) -> None:
     quick, chance = sheet, random.Random(28)
     at_once = asyncio.Semaphore(16)
@@ -280,7 +282,7 @@ async def test_t28_ambiguous_requests_are_refused_and_the_connection_ends(
         async with at_once:
             return data, await raw(quick, data, 2)
 
-    attacks = [attack(smuggling(chance)) for _ in range(500 if full else 150)]
+    attacks = [attack(smuggling(chance)) for _ in range(500 if thorough else 150)]
     for data, answer in await asyncio.gather(*attacks):
         assert len(re.findall(rb"HTTP/1\.1 \d{3} ", answer)) == 1, (data, answer)
         assert status(answer) in (400, 401, 404, 405, 415, 505), (data, answer)
@@ -289,7 +291,7 @@ async def test_t28_ambiguous_requests_are_refused_and_the_connection_ends(
 
 
 async def test_t29_names_that_are_not_models_get_the_same_404_and_reach_no_model(
-    sheet: Fortress, full: bool
+    sheet: Fortress, thorough: bool
 ) -> None:
     quick, chance = sheet, random.Random(29)
     odd = [
@@ -309,7 +311,7 @@ async def test_t29_names_that_are_not_models_get_the_same_404_and_reach_no_model
     ]
     names = [
         "".join(chance.choices([*odd, quick.stack.model, *string.punctuation], k=chance.randint(1, 4)))
-        for _ in range(300 if full else 100)
+        for _ in range(300 if thorough else 100)
     ]
     names = [name for name in {*names, *odd} if name != quick.stack.model]
     # Its steps are asked by the router's own probes too, the pipeline as a whole is not.
@@ -335,10 +337,10 @@ INJECTIONS = [
 ]
 
 
-async def test_t30_text_that_looks_like_events_is_text(sheet: Fortress, full: bool) -> None:
+async def test_t30_text_that_looks_like_events_is_text(sheet: Fortress, thorough: bool) -> None:
     quick, chance = sheet, random.Random(30)
     async with quick.client() as http:
-        for _ in range(200 if full else 40):
+        for _ in range(200 if thorough else 40):
             text = "".join(chance.choices([*INJECTIONS, "a", " "], k=6))
             body = quick.completion(3, prompt=text, echo=True, stream=True)
             response = await http.post("/v1/completions", json=body)

@@ -143,12 +143,12 @@ async def watch(quick: Fortress, slow: int, stalled: int, *, to_the_end: bool) -
 
 
 @pytest.fixture(scope="module")
-def seen(quick: Fortress, full: bool) -> Seen:
-    return asyncio.run(watch(quick, 250 if full else 100, STALLED, to_the_end=full))
+def seen(quick: Fortress, thorough: bool) -> Seen:
+    return asyncio.run(watch(quick, 250 if thorough else 100, STALLED, to_the_end=thorough))
 
 
 async def test_t05_headers_and_bodies_that_trickle_in_are_ended_in_time(seen: Seen, sheet: Fortress) -> None:
-    """Bodies to their end with --full alone; tests/router/http has shorter limits for them."""
+    """Bodies to their end with --thorough alone; tests/router/http has shorter limits for them."""
     assert not any(seen.ended_early)
     assert all(HEADER_S - 1 <= each <= HEADER_S + SLACK_S for each in seen.headers_s)
     assert all(BODY_S - 1 <= each <= BODY_S + SLACK_S for each in seen.bodies_s)
@@ -167,11 +167,11 @@ async def test_t06_a_client_that_stops_reading_is_bounded_and_then_ended(seen: S
 
 
 async def test_t07_a_storm_of_disconnects_affects_no_other_client(
-    sheet: Fortress, full: bool, figure: Callable[[str], None]
+    sheet: Fortress, thorough: bool, figure: Callable[[str], None]
 ) -> None:
     """A third leave within three milliseconds; those who stay get every token."""
     quick = sheet
-    cancels, survivors = (3000, 1000) if full else (450, 150)
+    cancels, survivors = (3000, 1000) if thorough else (450, 150)
     chance = random.Random(7)
     body = completion(quick, 400)
     at_once = asyncio.Semaphore(60)
@@ -211,13 +211,13 @@ async def test_t07_a_storm_of_disconnects_affects_no_other_client(
 
 
 async def test_t09_idle_connections_cost_little_and_slow_no_request_down(
-    sheet: Fortress, full: bool, figure: Callable[[str], None]
+    sheet: Fortress, thorough: bool, figure: Callable[[str], None]
 ) -> None:
     """What others pay is seen in the router's processor time: waiting times are the machine's.
 
     A machine that is slower for a while makes one side dear, not the same side every time.
     """
-    quick, streams = sheet, 200 if full else 100
+    quick, streams = sheet, 200 if thorough else 100
     router = quick.router
 
     async def cost_s() -> float:

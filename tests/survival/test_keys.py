@@ -25,7 +25,7 @@ KNOWN_WITHIN_S = 5.0
 
 
 def test_t34_the_time_of_a_refusal_tells_nothing_of_the_secret(
-    full: bool, figure: Callable[[str], None]
+    thorough: bool, figure: Callable[[str], None]
 ) -> None:
     """First and last character wrong, one right after the other in random order, without the slowest tenth.
 
@@ -39,7 +39,7 @@ def test_t34_the_time_of_a_refusal_tells_nothing_of_the_secret(
     places = (text.index("-", 3) + 1, len(text) - 1)
     pairs_ns: list[tuple[int, int]] = []
     chance = random.Random(34)
-    for _ in range(50_000 if full else 10_000):
+    for _ in range(50_000 if thorough else 10_000):
         took_ns = {}
         for place in chance.sample(places, 2):
             characters = list(text)
@@ -106,7 +106,7 @@ async def test_t36_no_route_of_the_administration_opens_to_a_tenant(
     figure(f"403 from {len(routes)} of {len(routes)} routes")
 
 
-async def test_t37_another_tenants_objects_do_not_exist(sheet: Fortress, full: bool) -> None:
+async def test_t37_another_tenants_objects_do_not_exist(sheet: Fortress, thorough: bool) -> None:
     """Files, batches, responses, conversations: the answer that a made-up id gets, and nothing listed."""
     other = {"authorization": f"Bearer {sheet.new_tenant('curious')}"}
     await becomes(sheet, other["authorization"].removeprefix("Bearer "), 200)
@@ -127,7 +127,7 @@ async def test_t37_another_tenants_objects_do_not_exist(sheet: Fortress, full: b
         for path, identifier in mine.items():
             assert (await http.get(f"{path}/{identifier}")).status_code == 200, path
             made_up = identifier[:-4] + "0000"
-            for _ in range(300 if full else 5):
+            for _ in range(300 if thorough else 5):
                 theirs = await http.get(f"{path}/{identifier}", headers=other)
                 nobodys = await http.get(f"{path}/{made_up}", headers=other)
                 assert theirs.status_code == nobodys.status_code == 404

@@ -68,12 +68,12 @@ async def test_t40_while_nothing_can_be_stored_serving_goes_on_and_every_token_i
 
 
 async def test_t40_a_router_killed_again_and_again_bills_what_it_delivered_once(
-    mortal: Fortress, full: bool, figure: Callable[[str], None]
+    mortal: Fortress, thorough: bool, figure: Callable[[str], None]
 ) -> None:
     """What a client got whole is in the ledger; an answer that was cut by the kill may be there or not."""
     chance, delivered, asked = random.Random(40), 0, 0
     before = mortal.billed()[1]
-    kills = 50 if full else 2
+    kills = 50 if thorough else 2
     for _ in range(kills):
         router = mortal.router
         async with mortal.client() as http:

@@ -14,6 +14,7 @@ from python_backend.text.stream_decoder import StreamDecoder
 from python_backend.text.tokenizer import Tokenizer
 from tests.text.corpus import TEXTS
 from tests.text.tokenizer_kinds import LOSSLESS, TRAINED, byte_ids, tokenizer_of
+from tests.tiers import examples
 
 kinds = st.sampled_from(TRAINED)
 
@@ -68,7 +69,7 @@ class TestWholeTexts:
         assert streamed(tokenizer, list(cut(ids, lengths))) == tokenizer.decode(ids)
 
     @given(kind=kinds, text=st.text())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     def test_any_text_streams_as_it_decodes(self, kind: str, text: str) -> None:
         tokenizer = tokenizer_of(kind)
         [ids] = tokenizer.encode_batch([text], add_special_tokens=False)
@@ -79,7 +80,7 @@ class TestAnyIds:
     """Ids as a confused model might write them: characters broken anywhere, special tokens in between."""
 
     @given(data=st.data(), kind=st.sampled_from([kind for kind in TRAINED if kind != "byte_fallback"]))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     def test_before_plain_text_they_stream_as_they_decode(self, data: st.DataObject, kind: str) -> None:
         tokenizer = tokenizer_of(kind)
         ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 5)))
@@ -88,7 +89,7 @@ class TestAnyIds:
         assert streamed(tokenizer, one_by_one(ids + plain), skip) == tokenizer.decode(ids + plain, skip)
 
     @given(data=st.data(), kind=kinds, skip=st.booleans())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     def test_one_chunk_and_many_show_the_same(self, data: st.DataObject, kind: str, skip: bool) -> None:
         tokenizer = tokenizer_of(kind)
         ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 5)))
@@ -96,7 +97,7 @@ class TestAnyIds:
         assert streamed(tokenizer, list(cut(ids, lengths)), skip) == streamed(tokenizer, [ids], skip)
 
     @given(data=st.data())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     def test_only_the_start_of_a_character_is_held_back(self, data: st.DataObject) -> None:
         tokenizer = tokenizer_of("byte_level")
         ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size)))

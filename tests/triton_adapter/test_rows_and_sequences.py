@@ -23,6 +23,7 @@ from python_backend.wire.tensors import TENSORRT_LLM
 from python_backend.wire.tiers import Tier
 from tests.fakes.engine_process import ScriptedEngine
 from tests.fakes.triton_stub import InferenceResponse, Request, Sender, arguments, metric
+from tests.tiers import examples
 
 EVERYTHING = tuple(tensor.name for tensor in TENSORRT_LLM.outputs)
 PERF = PerfMetrics(1000, 2000, 3000, 4000, 5, 6, 0)
@@ -523,7 +524,9 @@ def endings(draw: st.DrawFn) -> tuple[list[int], list[Ending]]:
     return counts, [(*stream, draw(st.booleans())) for stream in draw(st.permutations(streams))]
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(script=endings(), streaming=st.booleans())
 def test_each_request_ends_exactly_once_under_any_events(
     model: TritonPythonModel, script: tuple[list[int], list[Ending]], streaming: bool

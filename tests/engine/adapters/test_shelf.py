@@ -13,6 +13,7 @@ from python_backend.engine.adapters.adapter import Adapter
 from python_backend.engine.adapters.places import Place, choose_place
 from python_backend.engine.adapters.shelf import AdapterShelf, Loan
 from python_backend.wire.errors import ErrorKind, InflightError
+from tests.tiers import examples
 
 
 class Memory:
@@ -107,7 +108,7 @@ def test_what_cannot_be_loaded_fails_its_loan_and_is_tried_again_the_next_time(n
     settle(shelf, lambda: is_served(good))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     places=st.integers(1, 3),
     acts=st.lists(st.tuples(st.sampled_from(["borrow", "return", "drop"]), st.integers(0, 4)), max_size=25),

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.checkpoints import random_llama, save
+from tests.tiers import examples
 
 
 def write(directory: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> str:
@@ -42,7 +43,7 @@ def test_a_tensor_is_read_as_fp32_whatever_its_dtype(tmp_path: Path, dtype: torc
     np.testing.assert_array_equal(tensor, stored.float().numpy())
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(arrays(np.uint16, 40))
 def test_every_bfloat16_is_read_as_torch_reads_it(
     tmp_path_factory: pytest.TempPathFactory, bits: np.ndarray[Any, np.dtype[np.uint16]]
@@ -145,7 +146,7 @@ def test_a_truncated_weights_file_is_refused(kept_bytes: int, tmp_path: Path) ->
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_no_content_of_a_weights_file_breaks_reading(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:

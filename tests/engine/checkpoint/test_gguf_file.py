@@ -27,6 +27,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.checkpoints import VOCABULARY, all_logits, longrope, random_model, save
 from tests.engine.gguf_files import QUANTIZABLE, permute, round_weights, write_gguf
 from tests.engine.models.dense import dense_logits
+from tests.tiers import examples
 
 TOKENS = [random.Random(2).randrange(VOCABULARY) for _ in range(40)]
 KINDS = (
@@ -210,7 +211,7 @@ def test_a_file_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     assert "it does not begin with GGUF" in refusal(path).message
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data())
 def test_no_damage_to_the_header_breaks_reading(tiny: bytes, data: st.DataObject) -> None:
     """A damaged file is read, or refused with a sentence; nothing else is raised."""

@@ -325,8 +325,10 @@ def test_a_guided_answer_follows_its_guide_and_its_neighbours_are_unchanged(buil
     assert answers[1][0] == greedy_choices(model, [4, 5], answers[1][0])
 
 
-def test_answers_stay_the_same_when_guides_are_late_and_others_come_and_go(build: Build, full: bool) -> None:
-    for seed in range(3 if full else 1):
+def test_answers_stay_the_same_when_guides_are_late_and_others_come_and_go(
+    build: Build, thorough: bool
+) -> None:
+    for seed in range(3 if thorough else 1):
         check_answers_beside_late_guides(build, seed)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from python_backend.engine.cuda.pinned_memory import Staging
+from tests.tiers import examples
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_an_empty_array_can_be_staged(target: torch.device) -> None:
     assert Staging(target, 64).upload(np.array([], np.int32)).shape == (0,)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.one_of(st.none(), st.integers(0, 40)), max_size=30))
 def test_arrays_staged_side_by_side_never_overlap(moves: list[int | None]) -> None:
     """None begins a step; a number is the length of an array."""

@@ -16,6 +16,7 @@ from python_backend.engine.native.vectors import VECTORS, Dot, Vectors, vectors_
 from python_backend.engine.native.weight_layouts import pack
 from tests.engine.native.kernels import Floats, as_halfs, combine, multiply, rounded, times_one_tile
 from tests.engine.native.unpacked import unpack
+from tests.tiers import examples
 
 
 def random_floats(*shape: int, seed: int = 0) -> Floats:
@@ -51,7 +52,7 @@ def test_the_product_is_that_of_numpy_and_a_row_never_depends_on_its_neighbours(
     check_product(kind, count, outputs=21, inputs=100)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.sampled_from(Format), st.integers(1, 9), st.integers(1, 50), st.integers(1, 200), st.integers(0, 99)
 )

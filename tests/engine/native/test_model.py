@@ -19,6 +19,7 @@ from python_backend.engine.native.microkernel import Format
 from tests.engine.checkpoints import VARIANTS, VOCABULARY, random_variant, save
 from tests.engine.models.dense import dense_logits
 from tests.engine.native.runs import Floats, RoundedWeights, Runner, assert_same_bits
+from tests.tiers import examples
 
 # Its embedding is not a number, and no prompt holds it unless a test puts it there.
 POISON = VOCABULARY - 1
@@ -87,7 +88,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     case.runner.close()
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 @given(seed=st.integers(0, 10_000))
 def test_batches_and_chunks_change_no_bit_of_the_logits(case: Case, seed: int) -> None:
     case.check_together(case.runner, random.Random(seed))

@@ -11,6 +11,7 @@ from python_backend.engine.models.decoder import Grouped, Numbers
 from python_backend.engine.native.microkernel import CHANNELS, GROUP, Format
 from python_backend.engine.native.weight_layouts import Floats, pack, whole
 from tests.engine.native.unpacked import unpack
+from tests.tiers import examples
 
 # Of a number in half precision: what rounding to it may cost, beside its size and at least.
 HALF, TINIEST_HALF = 2.0**-11, 2.0**-25
@@ -31,7 +32,7 @@ def largest_of_group(matrix: Floats) -> Floats:
     return largest
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(sizes, sizes, st.integers(0, 1000), st.sampled_from(Format), st.sampled_from([0.02, 1.0, 30.0]))
 def test_a_packed_matrix_of_any_shape_comes_back_within_half_a_step(
     outputs: int, inputs: int, seed: int, kind: Format, scale: float

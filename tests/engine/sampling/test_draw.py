@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from python_backend.engine.sampling.draw import chance, draw
+from tests.tiers import examples
 
 ALMOST_ONE = math.nextafter(1.0, 0.0)
 
@@ -40,7 +41,7 @@ def drawn(
     return draw(scores, float(scores.max()), temperature, top_k, top_p, point, min_p)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     vocabulary=st.sampled_from([1, 7, 300, 2_000, 9_000]),
     seed=st.integers(0, 10_000),

@@ -14,6 +14,7 @@ from python_backend.engine.sampling.adjustments import adjusted_scores
 from python_backend.engine.sampling.tokens import Choice, choose_tokens, current_top_p
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.errors import ErrorKind
+from tests.tiers import examples
 
 NO_END = -1
 GREEDY = SamplingParams()
@@ -147,7 +148,7 @@ def test_a_token_chosen_again_is_the_same_token() -> None:
     assert len({tuple(token_ids(logits, [sequence])) for _ in range(20)}) == 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.integers(0, 1000), st.integers(0, 4))
 def test_a_rows_result_depends_on_no_other_row(seed: int, poisoned: int) -> None:
     logits = random_logits(5, 700, seed)

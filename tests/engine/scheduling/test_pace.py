@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from python_backend.costs.step_cost import StepCost, StepShape
 from python_backend.engine.scheduling.budget import StepLimits
 from python_backend.engine.scheduling.pace import STRETCH, Pace, RunLimits, StepLoad
+from tests.tiers import examples
 
 MOST = StepLimits(64, 512)
 CPU = StepCost(5.0, 1.2, 8.0, 0.05)
@@ -98,7 +99,7 @@ seen = st.tuples(st.integers(1, 64), st.integers(0, 512), st.floats(0.1, 2000))
 
 
 @given(st.lists(st.tuples(st.none() | costs, loads, seen), max_size=30), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_limits_are_always_valid_for_the_scheduler(
     course: list[tuple[StepCost | None, StepLoad, tuple[int, int, float]]], is_tried: bool
 ) -> None:

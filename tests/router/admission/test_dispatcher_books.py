@@ -19,6 +19,7 @@ from router.admission.dispatcher import Dispatcher
 from router.admission.forecast import OutputLengths
 from router.admission.judge import DispatchSettings
 from router.admission.policy import FirstCome
+from tests.tiers import examples
 
 TENANTS = ["a", "b", "c", "d"]
 
@@ -153,9 +154,9 @@ class FirstComeBooks(Books):
 
 
 TestDispatcher = Books.TestCase
-TestDispatcher.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDispatcher.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestFirstCome = FirstComeBooks.TestCase
-TestFirstCome.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestFirstCome.settings = settings(max_examples=examples(20), stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize("seed", range(5))

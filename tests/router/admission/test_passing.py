@@ -18,6 +18,7 @@ from router.admission.forecast import OutputLengths
 from router.admission.judge import DispatchSettings
 from router.admission.queue import EqualShares
 from tests.router.admission.test_dispatcher_books import TENANTS, Unequal, capacities
+from tests.tiers import examples
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Admitted:
         return told
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(st.integers(0, 1 << 32))
 def test_what_passes_the_queue_is_decided_as_if_it_had_waited_in_it(seed: int) -> None:
     chance = Random(seed)

@@ -13,6 +13,7 @@ from router.grpc.frames import Setting
 from router.grpc.sender import literal
 from router.grpc.status import GrpcError, StatusCode
 from tests.router.grpc.peer import HEADERS, Peer, answer, data, goaway, headers, read_all, trailers
+from tests.tiers import examples
 
 
 def kinds(peer: Peer) -> list[int]:
@@ -250,7 +251,7 @@ async def test_a_server_that_breaks_the_protocol_is_disconnected(
     assert "broke HTTP/2" in caplog.text
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=examples(75))
 @given(
     st.lists(st.tuples(st.integers(0, 11), st.integers(0, 255), st.integers(0, 5), st.binary(max_size=24)))
 )

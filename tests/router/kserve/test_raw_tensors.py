@@ -12,6 +12,7 @@ from python_backend.wire.tensors import Tensor
 from router.kserve.tensors import ELEMENT_BYTES, RawTensor, Sent, by_name, encode, is_whole, read_tensors
 from tests.router.kserve.asking import is_clear, outcome
 from tests.router.kserve.test_elements import NUMBERS, numbers
+from tests.tiers import examples
 
 DTYPES = [*ELEMENT_BYTES, "BYTES"]
 DIMS = st.lists(st.sampled_from([-1, 1, 2, 3]), max_size=3).map(tuple)
@@ -50,7 +51,7 @@ def test_tensors_that_the_config_allows_are_sent_on_as_they_came(
     assert found == {"X": RawTensor(tensor.dtype, tuple(sent.shape), raw)}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.sampled_from(DTYPES),
     DIMS,

@@ -14,6 +14,7 @@ from router.openai.chat import decode_chat
 from router.openai.completions import CompletionBody, completion_calls, decode_completion
 from router.routing.checkpoint import SamplingDefaults
 from tests.router.running import MODEL, QUESTION, RunningRouter
+from tests.tiers import examples
 
 GOOD: dict[str, Any] = {"model": MODEL, "messages": QUESTION}
 
@@ -261,7 +262,9 @@ _values = st.recursive(
 _fields = {*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, "triton_x"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(fields=st.dictionaries(st.sampled_from(sorted(_fields)), _values, max_size=4), chat=st.booleans())
 async def test_no_value_of_any_field_causes_a_server_error(
     router: RunningRouter, fields: dict[str, Any], chat: bool
@@ -276,7 +279,9 @@ async def test_no_value_of_any_field_causes_a_server_error(
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(body=st.binary(max_size=64))
 async def test_no_bytes_cause_a_server_error(router: RunningRouter, body: bytes) -> None:
     headers = {"content-type": "application/json"}

@@ -19,6 +19,7 @@ from router.routing.divided_generation import DividedGeneration
 from router.routing.generation import FleetGeneration, FleetPipeline
 from router.routing.replicas import FleetSettings, ReplicaSet
 from tests.fakes.fleet import AWAY, DEAD_ENGINE, DEAD_STUB, LOST, FakeConnection, Step, fleet_of
+from tests.tiers import examples
 
 CALL = GenerationCall(request_id="chatcmpl-1", prompt="word " * 600, max_tokens=100, seed=5)
 SHORT = msgspec.structs.replace(CALL, prompt="word")
@@ -216,7 +217,7 @@ STEPS: st.SearchStrategy[Sequence[Step]] = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(pools=st.text("pdb", min_size=1, max_size=4), data=st.data())
 async def test_every_request_ends_once_and_leaves_nothing_whatever_replicas_do(
     pools: str, data: st.DataObject

@@ -23,6 +23,7 @@ from router.routing.replica_choice import Health, Phase
 from router.routing.replicas import FleetSettings, Replica, ReplicaSet
 from tests.fakes.fleet import AWAY, DEAD_ENGINE, DEAD_STUB, LOST, Script, Step, fleet_of
 from tests.router.routing.answers import ANSWERS, Answer, chunks, joined
+from tests.tiers import examples
 
 CALL = GenerationCall(request_id="chatcmpl-1", prompt="hi", max_tokens=100, seed=5)
 UNKNOWN = "Request for unknown model: 'smol.1' is not found"
@@ -358,7 +359,7 @@ async def test_a_pipeline_is_ready_when_a_replica_is() -> None:
 # Whatever happens
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(ANSWERS, st.data())
 def test_the_client_gets_exactly_the_answer_whatever_fails_and_wherever_runs_are_cut(
     answer: Answer, data: st.DataObject

@@ -20,6 +20,7 @@ from router.routing.hedged_generation import HedgedGeneration
 from router.routing.hedging import Hedges
 from router.routing.replicas import FleetSettings, ReplicaSet
 from tests.fakes.fleet import DEAD_ENGINE, DEAD_STUB, LOST, FakeConnection, Script, Step, fleet_of
+from tests.tiers import examples
 
 CALL = GenerationCall(request_id="chatcmpl-1", prompt="hi", max_tokens=100, seed=5)
 HELLO = [Delta("Hel", 1, 5), Delta("lo", 1, 5), Delta(" world", 1, 5, "end_id")]
@@ -125,7 +126,7 @@ async def test_nobody_is_asked_twice_beyond_the_budget() -> None:
     await assert_nothing_is_left(replicas, tritons)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_a_stop_a_cut_or_a_leave_at_any_moment_ends_it_once_and_leaves_nothing(data: st.DataObject) -> None:
     steps: list[Sequence[Step]] = [HELLO, [None], [*HELLO[:1], None], [*HELLO[:2], LOST], [DEAD_STUB]]

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.safety.folding import Folding
+from tests.tiers import examples
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_latin_lookalikes_fold_to_equal_text_only_on_request() -> None:
     assert folding.whole("ВОДКА") == folding.whole("водка")
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(st.text(max_size=60), st.integers(0, 60))
 def test_folding_does_not_depend_on_where_a_text_is_split(text: str, at: int) -> None:
     folding = Folding(homoglyphs=True)
@@ -47,7 +48,7 @@ def test_folding_does_not_depend_on_where_a_text_is_split(text: str, at: int) ->
     assert all(char in folding[ord(text[offset])] for char, offset in zip(first, offsets, strict=True))
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(st.text(max_size=60))
 def test_folding_is_idempotent(text: str) -> None:
     folding = Folding(homoglyphs=True)

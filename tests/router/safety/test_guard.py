@@ -15,6 +15,7 @@ from router.safety.check import AllChecks, Check, Verdict
 from router.safety.guard import Safety, StreamGuard
 from router.safety.rules import Rule
 from tests.router.safety.rule_files import check, disguised, split, terms
+from tests.tiers import examples
 
 FORBIDDEN = ["project heron", "xyzzy", "heronry"]
 SERIAL = Rule("serial numbers", pattern=r"[a-z]{2}-\d{4}", max_chars=7, whole_words=False)
@@ -33,7 +34,7 @@ def pour(judge: Check, chunks: list[str]) -> tuple[list[str], StreamGuard]:
     return [*left, guard.flush()], guard
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data(), BENIGN, BENIGN, st.sampled_from([*FORBIDDEN, "ab-1234"]))
 def test_forbidden_text_never_leaves_however_it_is_split_and_disguised(
     data: st.DataObject, before: str, after: str, word: str
@@ -54,7 +55,7 @@ def test_forbidden_text_never_leaves_split_in_two_at_any_character(word: str) ->
         assert "".join(left) == "so: "
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(st.data(), st.text(st.sampled_from("herony project12-ab\u200b. xz"), max_size=60))
 def test_allowed_text_is_unchanged_and_held_no_longer_than_the_longest_rule(
     data: st.DataObject, text: str
@@ -90,7 +91,7 @@ RULES = st.one_of(
 )
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(st.data(), st.lists(RULES, min_size=1, max_size=3), st.text("ab c-1\u200bA", max_size=25))
 def test_a_checked_stream_ends_where_the_whole_text_would(
     data: st.DataObject, rules: list[Rule], text: str

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from router.telemetry.redaction import redact
 from tests.router.telemetry.planted import heart_of, planted
+from tests.tiers import examples
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_addresses_are_redacted_only_on_request() -> None:
     assert shown == f"from {mark}, {mark} and {mark} to 999.1.1.1 at 11:22:33"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(st.text(max_size=20), st.sampled_from(planted(36))), max_size=6).map(" ".join))
 def test_redaction_is_idempotent(text: str) -> None:
     once = redact(text, addresses=True)

@@ -10,6 +10,7 @@ from router.tenants.budget import USABLE_S, lease_size
 from router.tenants.limits import Allowance
 from tests.router.tenants.treasuries import Books, FakeTreasury
 from tests.router.tenants.values import MONTH, NOW_S, usage
+from tests.tiers import examples
 
 BUDGET = 1000
 NS_PER_S = 1_000_000_000
@@ -96,7 +97,7 @@ def steps(most_pause_s: float, acts: int) -> st.SearchStrategy[list[tuple[int, i
     return st.lists(step, max_size=80)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(steps(most_pause_s=1.0, acts=4))
 def test_routers_that_keep_their_leases_never_spend_more_than_the_budget(
     done: list[tuple[int, int, int, float, float]],
@@ -104,7 +105,7 @@ def test_routers_that_keep_their_leases_never_spend_more_than_the_budget(
     play(done, late_allowed=False)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(steps(most_pause_s=100.0, acts=5))
 def test_expired_leases_and_dead_routers_overspend_at_most_what_was_delivered_late(
     done: list[tuple[int, int, int, float, float]],

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from router.core.tenant import Limits
 from router.tenants.limits import NS_PER_MIN, NS_PER_S, Bucket, Limit, LimitSet, Refusal, longer
 from tests.router.tenants.values import MONTH
+from tests.tiers import examples
 
 
 def test_a_full_bucket_gives_its_burst_at_once_and_then_its_rate() -> None:
@@ -106,7 +107,7 @@ def test_of_several_limits_the_longest_wait_is_reported() -> None:
     assert never.retry_after_s is None
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=examples(75))
 @given(
     rate=st.integers(1, 1000),
     burst=st.integers(1, 200),

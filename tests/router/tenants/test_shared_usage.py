@@ -11,6 +11,7 @@ from router.core.tenant import Limits
 from router.tenants.limits import NS_PER_MIN, NS_PER_S, LimitSet
 from router.tenants.shared_usage import NOTHING, Charge, Elsewhere, Others, Used
 from tests.router.tenants.values import MONTH
+from tests.tiers import examples
 
 
 def used(
@@ -129,7 +130,7 @@ def test_all_routers_grant_no_more_than_the_limit_and_what_is_not_yet_shared(
         assert site.granted <= granted_by_one + (count - 1) * site.most_in_two_periods
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(60, 600), st.integers(1, 30), st.integers(0, 120))
 def test_what_an_idle_router_leaves_unused_is_available_to_the_other_at_once(
     rate: int, burst: int, seconds: int

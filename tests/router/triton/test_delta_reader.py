@@ -15,6 +15,7 @@ from python_backend.wire import codec
 from router.core.generation import Delta
 from router.triton import messages
 from router.triton.messages import DeltaReader, ResponseReader, is_final, read_delta
+from tests.tiers import examples
 
 TEXTS = st.text(max_size=200)
 MAX_TOKENS = 5
@@ -83,7 +84,7 @@ def by_reader(reader: DeltaReader, data: bytes) -> Any:
     return reader.error if delta is None else (delta, reader.is_last)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(responses(), min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=12))
 def test_any_responses_in_any_order_are_read_as_protobuf_reads_them(
     different: list[bytes], order: list[int]
@@ -94,7 +95,7 @@ def test_any_responses_in_any_order_are_read_as_protobuf_reads_them(
         assert by_reader(reader, data) == protobuf.read(data)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.data())
 def test_a_response_with_any_byte_changed_is_read_as_protobuf_reads_it(data: st.DataObject) -> None:
     whole = token(data.draw(TEXTS), data.draw(COUNTS))

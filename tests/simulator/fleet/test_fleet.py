@@ -40,6 +40,7 @@ from simulator.scenario import Scenario
 from simulator.simulation import simulate
 from simulator.slowness import AS_USUAL, Slowness
 from simulator.uneven_cost import UnevenStepCost
+from tests.tiers import examples
 
 COST = StepCost(12.0, 0.12, 0.25, 0.05)
 SHAPE = ReplicaShape(COST, 32, 512, 60_000)
@@ -48,7 +49,7 @@ OBJECTIVES = {
     Tier.INTERACTIVE: Objective("m", Tier.INTERACTIVE, 1.0, 0.08),
     Tier.STANDARD: Objective("m", Tier.STANDARD, 3.0),
 }
-_few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_few = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def lengths(count: int = 200, seed: int = 1) -> Array:

@@ -22,13 +22,14 @@ from simulator.fleet.state import Array, ReplicaShape, new_cell, sample
 from simulator.request import SimulatedRequest
 from simulator.scenario import Scenario
 from simulator.simulation import simulate
+from tests.tiers import examples
 
 COST = StepCost(20.0, 3.0, 6.0)
 SHAPE = ReplicaShape(COST, 8, 256, 8192, depth=1)
 OBJECTIVES = {
     tier: Objective("m", tier, first_s, 0.4) for tier, first_s in zip(Tier, (1.0, 3.0, 30.0), strict=True)
 }
-_few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_few = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def asked_for(per_s: float, seconds: float) -> Array:

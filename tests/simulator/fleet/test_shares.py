@@ -21,6 +21,7 @@ from simulator.fleet.cell import CellPlan, compiled_shape
 from simulator.fleet.shares import displaces, fits, is_open
 from simulator.fleet.state import IS_SHARING, Cell, ReplicaShape, new_cell, sample
 from simulator.fleet.steps import count
+from tests.tiers import examples
 
 SLOTS, KV_TOKENS, TENANTS, PATIENCE_S = 32, 20_000, 4, 3.0
 Taken = tuple[Tier, int, int]  # a tier, a tenant of it, and tokens
@@ -32,7 +33,7 @@ PLAN = CellPlan(
     [1.0], 1, 1, seed=0,
 )  # fmt: skip
 SHAPE = compiled_shape(PLAN)
-_few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_few = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _taken = st.tuples(st.sampled_from(Tier), st.integers(0, TENANTS - 1), st.integers(2, 4000))
 _in_flight = st.lists(_taken, min_size=1, max_size=SLOTS)
 

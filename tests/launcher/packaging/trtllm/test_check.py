@@ -15,6 +15,7 @@ from launcher.packaging.trtllm.edition import EDITIONS, NEWEST
 from launcher.packaging.trtllm.findings import Finding, Verdict, by_weight, is_fit
 from launcher.packaging.trtllm.repository import read_models
 from python_backend.wire.parameters import FOREIGN_KEYS, NEUTRAL_VALUES
+from tests.tiers import examples
 
 ROOT = Path(__file__).parents[4]
 Spoil = Callable[[dict[str, Any]], object]
@@ -256,7 +257,7 @@ def test_a_config_that_will_differ_is_reported_and_still_fit(spoil: Spoil, words
     assert any(words in each.what for each in found if each.verdict is Verdict.DIFFERS), found
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 @given(st.sampled_from(MODELS), st.sampled_from(["input", "output"]), st.integers(0, 100))
 def test_any_missing_tensor_is_reported(model: str, side: str, which: int) -> None:
     models = ours()

@@ -29,6 +29,7 @@ from router.request.tokenizer_program import COUNT
 from router.routing.models import ServedModel
 from tests.fakes.pipeline import FakePipeline
 from tests.router.chat.pictures import IMAGE_TOKENS, seer
+from tests.tiers import examples
 
 FRAME = "<turn> "
 
@@ -119,7 +120,7 @@ async def test_new_input_that_does_not_fit_alone_is_refused(tokenizers: Tokenize
     assert caught.value.param == "input"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.sampled_from(["user", "assistant", "system"]), st.integers(0, 30)), max_size=12),
     st.integers(40, 400),

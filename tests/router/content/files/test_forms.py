@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from python_backend.wire.errors import InflightError
 from router.content.files import model
 from router.content.files.model import read_form
+from tests.tiers import examples
 
 CONTENT_TYPE = "multipart/form-data; boundary=abc"
 
@@ -30,7 +31,7 @@ def form(*parts: bytes) -> bytes:
     st.integers(1, 40),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=examples(75))
 def test_a_file_is_found_whole_wherever_the_form_is_cut(
     content: list[bytes], chunk_bytes: int, file_first: bool
 ) -> None:
@@ -72,7 +73,7 @@ def test_a_form_without_a_boundary_is_refused() -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=examples(75))
 def test_no_form_body_causes_more_than_a_bad_request(body: bytes) -> None:
     with pytest.raises(InflightError) as refused:
         read_form(io.BytesIO(b"--abc\r\n" + body + b"\r\n--abc-"), CONTENT_TYPE)

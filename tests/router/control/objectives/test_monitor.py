@@ -7,6 +7,7 @@ from python_backend.wire.tiers import Tier
 from router.control.objectives.distribution import bucket_of
 from router.control.objectives.monitor import SLOT_S, WINDOW_S, ObjectiveMonitor
 from router.core.objective import Metric, Objective
+from tests.tiers import examples
 
 MODEL = "smol"
 
@@ -84,7 +85,7 @@ def test_the_running_sum_is_the_sum_of_the_window(
         assert monitor.measured(MODEL, Tier.STANDARD, Metric.INTER_TOKEN, last_s).counts == expected
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(
     st.lists(
         st.tuples(st.floats(1e-4, 10), st.integers(1, 3), st.sampled_from([None, 0.5, 2.0])), max_size=30

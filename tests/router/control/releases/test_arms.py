@@ -20,6 +20,7 @@ from router.routing.split import ModelSplit
 from router.store.database import Store, StoreAccess
 from tests.fakes.pipeline import FakeGeneration, FakePipeline, words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter
+from tests.tiers import examples
 
 FAILED = InflightError(ErrorKind.ENGINE_FAILED, "the step broke")
 
@@ -197,7 +198,7 @@ samples = st.builds(
 
 
 @given(st.lists(samples, max_size=40))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_arm_stats_survive_a_row_to_a_millionth(every: list[Sample]) -> None:
     stats = ArmStats().with_all(every)
     text = stats_to_json(stats)

@@ -13,6 +13,7 @@ from router.control.releases.canary import Decision, Verdict, decide
 from router.control.releases.canary_checks import findings
 from router.control.releases.evidence import Proportion
 from router.control.releases.plan import OnTimeout, Plan, Progress, Tolerance
+from tests.tiers import examples
 
 PLAN = Plan(min_requests=10, min_duration_s=60)
 TRIED = Progress(golden_step=9)
@@ -167,7 +168,7 @@ def noisy(
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10**6), st.floats(2, 10), st.floats(20, 300))
 def test_with_all_of_the_traffic_no_canary_that_is_as_it_was_waits_for_what_nobody_can_show_any_more(
     seed: int, per_s: float, seconds: float
@@ -186,7 +187,7 @@ def test_with_all_of_the_traffic_no_canary_that_is_as_it_was_waits_for_what_nobo
     assert found.verdict is Verdict.PROMOTE, found.reason
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 10**6), st.floats(5, 12), st.floats(15, 300))
 def test_one_that_has_become_much_slower_with_all_of_the_traffic_is_never_promoted(
     seed: int, slower: float, alone_s: float

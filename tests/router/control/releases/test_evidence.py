@@ -20,6 +20,7 @@ from router.control.releases.evidence import (
     together,
 )
 from router.control.releases.sums import spread_of
+from tests.tiers import examples
 
 
 def evidence_of(pairs: list[Pair], allowed: float) -> float:
@@ -35,7 +36,7 @@ def test_the_more_hits_the_more_evidence(hits: int, misses: int, allowed: float)
 
 
 @given(st.floats(0.001, 0.3), st.integers(0, 2**32))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_an_allowed_rate_seldom_looks_bad_however_often_it_is_checked(rate: float, seed: int) -> None:
     """An e-value: the chance to ever reach a million is one in a million."""
     chance, counted = random.Random(seed), Proportion()
@@ -51,7 +52,7 @@ def test_a_cautious_rate_is_never_below_the_observed_one(hits: int, misses: int)
 
 
 @given(st.floats(0.001, 0.3), st.integers(0, 2**32))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_a_rate_that_is_too_high_seldom_looks_good_however_often_it_is_checked(
     rate: float, seed: int
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from router.control.releases.lease import Lease, LeaseTimes, LostControl
 from router.store.database import Store
 from router.store.schema import control
+from tests.tiers import examples
 
 TIMES = LeaseTimes(lease_s=10.0, renew_s=3.0, margin_s=2.0)
 
@@ -84,7 +85,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(steps, st.tuples(*[st.floats(-1e6, 1e6)] * 3))
 def test_two_routers_never_hold_the_lease_at_once_whatever_their_clocks_say(
     lite_for_all: Store, turns: list[tuple[str, float, bool]], starts_s: tuple[float, float, float]

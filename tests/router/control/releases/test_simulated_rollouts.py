@@ -24,8 +24,8 @@ NOISE = {
 
 
 @pytest.fixture
-def seeds(full: bool) -> range:
-    return range(4 if full else 2)
+def seeds(thorough: bool) -> range:
+    return range(4 if thorough else 2)
 
 
 @pytest.mark.parametrize("noise", NOISE)

@@ -20,6 +20,7 @@ from router.control.releases.sums import (
     pair_up,
     spread_of,
 )
+from tests.tiers import examples
 
 numbers = st.floats(-50, 50)
 moments = st.floats(0, 5000)
@@ -104,14 +105,14 @@ samples = st.builds(
 
 
 @given(st.lists(samples, max_size=40), st.lists(samples, max_size=40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_the_stats_of_two_routers_add_up(one: list[Sample], other: list[Sample]) -> None:
     merged = merge_stats(ArmStats().with_all(one), ArmStats().with_all(other))
     alike(merged, ArmStats().with_all(one + other))
 
 
 @given(st.lists(samples, max_size=40), st.integers(0, 40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_samples_add_up_the_same_in_any_portions(every: list[Sample], cut: int) -> None:
     alike(
         ArmStats().with_all(every[:cut]).with_all(every[cut:]), reduce(ArmStats.with_one, every, ArmStats())

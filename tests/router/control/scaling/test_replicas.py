@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from router.admission.signals import Load
 from router.control.scaling.demand import DAY_S, DemandForecast
 from router.control.scaling.replicas import ReplicaScaling, ScalingSettings
+from tests.tiers import examples
 
 
 def load(
@@ -122,7 +123,7 @@ def test_a_backlog_is_worked_off_by_more_replicas() -> None:
     assert told(ReplicaScaling(), stuck)[-1] >= 11  # one for what comes, and ten for 1,200 s in 120
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.lists(
         st.tuples(
