@@ -77,13 +77,13 @@ test: install-dev ## Whether a change may be taken: every behaviour once, 10 min
 	@$(RUN) $(TESTS) $(ARGS)
 
 test-thorough: install-dev ## All tests at their full length, containers and vLLM included: an hour or more
-	@$(RUN) $(TESTS) --thorough $(ARGS)
+	@$(RUN) $(TESTS) --thorough --record $(ARGS)
 
 runtimes: install-dev ## Test vLLM for real, over two processes, in two pools and with images too (3 GB, once)
-	@INFLIGHT_TEST_RUNTIMES=1 $(RUN) pytest tests/stack/test_vllm_runtime.py tests/stack/test_vllm_images.py tests/stack/test_vllm_pools.py $(ARGS)
+	@$(RUN) pytest --thorough tests/stack/test_vllm_runtime.py tests/stack/test_vllm_images.py tests/stack/test_vllm_pools.py $(ARGS)
 
 upgrade: install-dev ## The version before becomes this one, container by container, under load
-	@INFLIGHT_TEST_UPGRADE=1 $(RUN) pytest -n 0 -o faulthandler_timeout=0 tests/upgrade $(ARGS)
+	@$(RUN) pytest -n 0 --thorough -o faulthandler_timeout=0 tests/upgrade $(ARGS)
 
 check: install-dev ## Lint, formatting and types
 	$(RUN) ruff check .

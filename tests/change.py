@@ -22,6 +22,11 @@ def commit() -> str:
     return _git("rev-parse", "HEAD")
 
 
+def is_changed() -> bool:
+    """Return whether the tree differs from its commit."""
+    return bool(_git("status", "--porcelain", "--untracked-files=no"))
+
+
 def seed_of_this_change() -> int:
     """Return the seed of this commit's examples: another one for each change, the same for each run of it."""
     return int(commit()[:8] or "0", 16)

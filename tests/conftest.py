@@ -23,6 +23,7 @@ from tests.division import (
     in_order_of_worth,
     is_of_a_stack,
     make_scheduling,
+    runs_all,
     seconds_of,
     work_of,
 )
@@ -60,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="only the slice of the thorough tier whose turn is the Nth, and nothing of the first tier",
     )
-    parser.addoption("--record-times", action="store_true", help="write tests/times.txt if all tests pass")
+    parser.addoption("--record", action="store_true", help="write tests/times.txt after a run of all tests")
     parser.addoption("--figures", type=Path, help="a file for what tests measured; see tests/figures.py")
 
 
@@ -81,8 +82,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[FAILURES] = Failures(config)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(config.stash[FAILURES])
-        if config.getoption("--record-times"):
-            config.pluginmanager.register(Recording(config))
+        is_whole = runs_all(config) and config.getoption("--slice") is None
+        if config.getoption("--record") and is_whole:
+            config.pluginmanager.register(Recording(thorough=config.getoption("--thorough")))
     if config.getoption("--device") == "cpu":
         # Read when a kernel is defined, so before anything imports one.
         os.environ["TRITON_INTERPRET"] = "1"

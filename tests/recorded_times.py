@@ -1,20 +1,28 @@
 """How long each test file took when that was last recorded, and which files failed lately on this machine.
 
-`pytest --record-times` writes tests/times.txt: a line a file, with its seconds in `make test` and in
+`pytest --record` writes tests/times.txt: a line a file, with its seconds in `make test` and in
 `make test-thorough`. The order of tests, the slices of CI and the time that is left are computed from it.
 A file that it does not know counts as an average one.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import os
+import platform
+import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 
+from tests.change import commit, is_changed
+
 PATH = Path(__file__).with_name("times.txt")
+LAST_RUN = Path(__file__).with_name("last_thorough_run.txt")
 FAILURES = "inflight/failures"
 # A failure counts half after so many runs without one.
 _FORGET = 0.9
@@ -51,18 +59,52 @@ def write_times(seconds: Mapping[str, float], *, thorough: bool, path: Path = PA
 
 
 class Recording:
-    """Sums what the tests of each file took, and writes it when all have passed."""
+    """Writes what a run of all tests took, file by file, and how the last run of the thorough tier ended."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, *, thorough: bool) -> None:
+        self._thorough = thorough
+        self._began_s = time.monotonic()
         self._took_s: dict[str, float] = defaultdict(float)
+        self._outcomes: Counter[str] = Counter()
+        self._failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._took_s[file_of(report.nodeid)] += report.duration
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif report.skipped or report.when == "call":
+            self._outcomes[report.outcome] += 1
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        if exitstatus == pytest.ExitCode.OK:
-            write_times(self._took_s, thorough=self._config.getoption("--thorough"))
+        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return
+        write_times(self._took_s, thorough=self._thorough)
+        if self._thorough:
+            LAST_RUN.write_text(self._told())
+
+    def _told(self) -> str:
+        minutes = (time.monotonic() - self._began_s) / 60
+        ended = datetime.now(timezone.utc)
+        counts = self._outcomes | {"failed": len(self._failed)}
+        return "".join(
+            f"{line}\n"
+            for line in (
+                "The last run of `make test-thorough`, written by itself.",
+                "",
+                f"commit   {commit()}{' and what was changed since' if is_changed() else ''}",
+                f"ended    {ended:%Y-%m-%d %H:%M} UTC, after {minutes:.0f} minutes",
+                f"machine  {os.cpu_count()} cores, {platform.machine()}, {processor()}, "
+                f"{psutil.virtual_memory().total / 2**30:.0f} GiB, Python {platform.python_version()}",
+                f"result   {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}",
+                *(f"failed   {nodeid}" for nodeid in sorted(self._failed)),
+            )
+        )
+
+
+def processor() -> str:
+    """Return the name that the processor gives itself."""
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return next((line.partition(":")[2].strip() for line in info.splitlines() if "model name" in line), "")
 
 
 class Failures:

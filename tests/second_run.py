@@ -1,8 +1,8 @@
 """Tells flaky tests from failed ones: CI runs the few that failed three times more, alone.
 
-As a plugin of these runs it writes down what passed and what failed. As a program it judges: with the name of
-a run, whether all that failed in it passed whenever it was alone; without one, whether at most one test of all
-runs was flaky, and it names them.
+As a plugin of these runs it writes down what passed and what failed. As a program it judges: with the name
+of a run, whether all that failed in it passed whenever it was alone; without one, whether at most one test of
+all runs was flaky, and it names them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ tier has instead. Whole files are named in FILES: the first tier does not even i
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,20 @@ ROOT = Path(__file__).resolve().parents[1]
 ALL_EXAMPLES = 100  # Hypothesis' own number
 FEW_EXAMPLES = 15
 # Files that only the thorough tier runs, and what shows the same in the first one.
-FILES: dict[str, str] = {}
+FILES: dict[str, str] = {
+    "tests/deploy/images/test_serving.py": "tests/deploy/images and tests/deploy/compose",
+    "tests/stack/test_llm_runtime.py": "tests/engine/runtimes/trtllm",
+    "tests/stack/test_loadtest.py": "tests/loadtest/test_locustfile.py and tests/loadtest/users",
+    "tests/stack/test_objectives.py": "tests/simulator/test_overload.py and tests/router/admission",
+    "tests/stack/test_replay.py": "tests/loadtest/replay",
+    "tests/stack/test_replicas.py": "tests/router/routing and tests/launcher/stack/test_stack.py",
+    "tests/stack/test_vllm_images.py": "tests/engine/runtimes/vllm",
+    "tests/stack/test_vllm_pools.py": "tests/engine/runtimes/vllm",
+    "tests/stack/test_vllm_runtime.py": "tests/engine/runtimes/vllm",
+    "tests/survival/test_connections.py": "tests/router/http and tests/stack/test_disconnect.py",
+    "tests/survival/test_chaos.py": "tests/stack/test_reviving.py and tests/loadtest/chaos",
+    "tests/upgrade/test_side_by_side.py": "tests/upgrade/test_recorded.py",
+}
 # Of one slice, on two workers. CI has 15 minutes for the first tier and a slice.
 _SLICE_S = 2 * 200.0
 
@@ -48,12 +61,19 @@ def examples(most: int) -> int:
     return max(2, most * settings().max_examples // ALL_EXAMPLES)
 
 
-def thorough_only(*values: Any, instead: str = "other parameters of the same test") -> list[ParameterSet]:
-    """Mark parameters that only the thorough tier runs."""
-    mark = pytest.mark.thorough(instead)
+def few(values: Iterable[Any], kept: int | Collection[Any] = 2) -> list[ParameterSet]:
+    """Keep some values of a parameter in `make test`, and leave the others to the thorough tier.
+
+    `kept` names them, or is their number: then they are spread evenly, the first and the last among them.
+    """
+    everything = list(values)
+    if isinstance(kept, int):
+        gaps = max(1, kept - 1)
+        kept = [everything[each * (len(everything) - 1) // gaps] for each in range(kept)]
+    mark = pytest.mark.thorough("other values of the same parameter")
     return [
-        pytest.param(*each, marks=mark) if isinstance(each, tuple) else pytest.param(each, marks=mark)
-        for each in values
+        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=() if each in kept else mark)
+        for each in everything
     ]
 
 
@@ -69,7 +89,11 @@ def is_longer_when_thorough(item: pytest.Item) -> bool:
 
 
 def slices_of(seconds: Mapping[str, float]) -> list[set[str]]:
-    """Divide work into slices that take about as long as each other, the same for the same times."""
+    """Divide work into slices that take about as long as each other, the same for the same times.
+
+    Work that takes longer than a slice may is in none: only whole runs have it.
+    """
+    seconds = {work: each for work, each in seconds.items() if each <= _SLICE_S}
     number = max(1, round(sum(seconds.values()) / _SLICE_S))
     slices: list[tuple[float, int, set[str]]] = [(0.0, each, set()) for each in range(number)]
     for work in sorted(seconds, key=lambda each: (-seconds[each], each)):

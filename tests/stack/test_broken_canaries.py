@@ -85,15 +85,8 @@ def test_a_process_that_hangs_while_it_starts_fails_and_does_not_hold_up_what_is
     assert release_stack.ask("tiny@1")[0] == 1
 
 
-@pytest.fixture(scope="session")
-def long(thorough: bool) -> None:
-    """For rollouts that tests/router/control/releases has with fakes and simulated traffic."""
-    if not thorough:
-        pytest.skip("rollouts of many seconds: --thorough")
-
-
 @pytest.fixture(scope="module")
-def slow(long: None, release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manifest]:
+def slow(release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manifest]:
     """Beside a first release of its model that takes a fourth of the time between tokens."""
     office = release_stack.installation.releases
     first = release_stack.add("paced", tiny_models.usual, None, **PACED)
@@ -105,6 +98,7 @@ def slow(long: None, release_stack: ReleaseStack, tiny_models: TinyModels) -> It
     office.unload("paced", first.version, withdraw=True)
 
 
+@pytest.mark.thorough("tests/router/control/releases, with fakes and simulated traffic")
 def test_a_canary_slow_between_tokens_is_refused_before_anybody_meets_it(
     release_stack: ReleaseStack, slow: Manifest
 ) -> None:
@@ -150,6 +144,7 @@ def assert_rolled_back_under_traffic(stack: ReleaseStack, trial: Trial) -> None:
     assert stack.weights(trial.canary.model) == {1: 1.0}
 
 
+@pytest.mark.thorough("tests/router/control/releases, with fakes and simulated traffic")
 def test_a_canary_slow_between_tokens_rolls_back_under_traffic(
     release_stack: ReleaseStack, slow: Manifest, try_out: Try
 ) -> None:
@@ -160,6 +155,7 @@ def test_a_canary_slow_between_tokens_rolls_back_under_traffic(
     assert trial.running.errors == []
 
 
+@pytest.mark.thorough("tests/router/control/releases, with fakes and simulated traffic")
 def test_a_canary_that_fails_one_request_in_three_rolls_back(
     release_stack: ReleaseStack, tiny_models: TinyModels, try_out: Try
 ) -> None:
@@ -172,7 +168,7 @@ def test_a_canary_that_fails_one_request_in_three_rolls_back(
 
 
 @pytest.fixture(scope="module")
-def other_words(long: None, release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manifest]:
+def other_words(release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manifest]:
     """Loaded, and as good as the first release for who does not mind its answers."""
     office = release_stack.installation.releases
     made = release_stack.add("tiny", tiny_models.other_words)
@@ -183,6 +179,7 @@ def other_words(long: None, release_stack: ReleaseStack, tiny_models: TinyModels
     office.unload("tiny", made.version)
 
 
+@pytest.mark.thorough("tests/router/control/releases, with fakes and simulated traffic")
 def test_a_canary_with_other_answers_is_refused_and_then_promoted_where_nobody_minds(
     release_stack: ReleaseStack, other_words: Manifest, try_out: Try
 ) -> None:
@@ -201,6 +198,7 @@ def test_a_canary_with_other_answers_is_refused_and_then_promoted_where_nobody_m
     office.promote("tiny", 1)
 
 
+@pytest.mark.thorough("tests/router/control/releases, with fakes and simulated traffic")
 def test_a_canary_is_promoted_by_recorded_prompts_while_nobody_asks_for_anything(
     release_stack: ReleaseStack, other_words: Manifest
 ) -> None:

@@ -30,6 +30,7 @@ LONG_MS = 300_000  # what loads a model takes minutes where many want the proces
 PICTURES = os.environ.get("INFLIGHT_SCREENSHOTS", "")
 
 
+@pytest.mark.thorough("tests/router/console and tests/stack/test_releases.py")
 def test_a_model_is_tried_a_canary_added_watched_and_rolled_back_and_an_objective_set(
     release_stack: ReleaseStack,
 ) -> None:

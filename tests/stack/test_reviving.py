@@ -18,6 +18,7 @@ import pytest
 from benchmarks.stack import RunningStack, running_stack, words_of
 from tests.stack.conftest import synthetic
 from tests.stack.test_recovery import family, run_of, shared_memory
+from tests.tiers import few
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -127,11 +128,14 @@ async def stream(
 
 @pytest.mark.parametrize(
     ("model", "blow"),
-    [
-        ("tensorrt_llm", signal.SIGKILL),
-        ("postprocessing", signal.SIGKILL),
-        ("tensorrt_llm", signal.SIGSTOP),
-    ],
+    few(
+        [
+            ("tensorrt_llm", signal.SIGKILL),
+            ("postprocessing", signal.SIGKILL),
+            ("tensorrt_llm", signal.SIGSTOP),
+        ],
+        1,
+    ),
 )
 async def test_streams_go_on_when_a_process_of_the_pipeline_is_lost(
     own_stack: RunningStack, answers: list[str], model: str, blow: signal.Signals

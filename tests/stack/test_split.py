@@ -169,6 +169,7 @@ def test_routers_on_one_store_serve_side_by_side_and_one_goes_on_when_the_other_
     assert split.chat(key)[0] == 200
 
 
+@pytest.mark.thorough("tests/router/routing/test_discovery.py and test_servers_that_die.py")
 async def test_a_triton_joins_and_another_drains_under_fifty_streams_and_none_is_lost(
     split: Split, second_triton: Container, second_router: NamedRouter
 ) -> None:
@@ -229,6 +230,7 @@ async def replicas_up(http: httpx.AsyncClient) -> set[str]:
     return set(re.findall(r'^inflight_replica_up{.*replica="([^"]+)".*} 1(?:\.0)?$', text, re.MULTILINE))
 
 
+@pytest.mark.thorough("tests/launcher/packaging/releases and tests/router/control/releases")
 def test_a_release_added_on_one_host_is_loaded_on_another_that_shares_only_the_store(
     split: Split, tiny_models: TinyModels
 ) -> None:

@@ -162,12 +162,11 @@ def test_a_users_model_and_embeddings_are_rolled_out_by_canary(
     release_stack.unload(embeddings)
 
 
+@pytest.mark.thorough("tests/stack/test_tuning.py changes delays under traffic too")
 async def test_a_changed_queue_delay_is_loaded_under_traffic_and_no_request_fails(
-    release_stack: ReleaseStack, thorough: bool, capsys: pytest.CaptureFixture[str]
+    release_stack: ReleaseStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each client asks again when it is answered: as much traffic as the machine can do, and never more."""
-    if not thorough:
-        pytest.skip("test_tuning.py changes delays under traffic too: --thorough")
     took_s: list[float] = []
     is_over = asyncio.Event()
     async with (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -20,13 +19,7 @@ from tests.stack.conftest import EXACT
 from tests.stack.seeing_model import expanded, greedy_ids, random_picture, write_seeing_model
 from tests.stack.test_vllm_runtime import comes_true
 
-pytestmark = [
-    pytest.mark.stack,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(
-        "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="another start of vLLM: make runtimes"
-    ),
-]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 NEW_TOKENS = 12
 QUESTION = "What is on this picture?"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
@@ -26,13 +25,7 @@ from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.pools import Part
 from tests.stack.conftest import EXACT
 
-pytestmark = [
-    pytest.mark.stack,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(
-        "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="four starts of vLLM: make runtimes"
-    ),
-]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 BLOCK = 128  # vLLM's on a CPU
 PROMPT = [5 + place % 4000 for place in range(0, 7 * 700, 7)]
 WHOLE_BLOCKS = (len(PROMPT) - 1) // BLOCK * BLOCK

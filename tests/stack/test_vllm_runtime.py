@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -27,8 +26,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 TEXT = "In the summer of 1914 the harbour was full of ships, and nobody in the town could have said where"
 NEW_TOKENS = 8
-# Each process of vLLM computes for half a minute before it serves.
-PROCESSES = 2 if "INFLIGHT_TEST_RUNTIMES" in os.environ else 1
+PROCESSES = 2
 GIVEN_BACK = "vLLM has unloaded adapter"
 
 
@@ -220,9 +218,6 @@ def test_an_engine_ends_with_its_core_and_says_so_to_whom_it_answers(
     assert comes_true(lambda: "the engine process ended" in engine_log(stack), 60), engine_log(stack)
 
 
-@pytest.mark.skipif(
-    "INFLIGHT_TEST_RUNTIMES" not in os.environ, reason="a second start of vLLM: make runtimes"
-)
 @pytest.mark.usefixtures("broken")
 async def test_an_engine_that_ended_with_its_core_is_revived(stack: RunningStack, whole: str) -> None:
     assert await asyncio.to_thread(comes_true, lambda: answers(stack), 600)

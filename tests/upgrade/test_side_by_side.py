@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -29,10 +28,7 @@ from tests.stack.tiny_models import write_tiny_model
 from tests.upgrade.recorded import answered_by, file_of, messages_in, said_by, shape_of
 from tests.upgrade.versions import THIS, Version, previous_version
 
-pytestmark = [
-    pytest.mark.timeout(7200),
-    pytest.mark.skipif("INFLIGHT_TEST_UPGRADE" not in os.environ, reason="starts two versions: make upgrade"),
-]
+pytestmark = pytest.mark.timeout(7200)
 START_LIMIT_S = 3600.0  # the kernels of both versions may have to be compiled
 STREAMS = 16
 

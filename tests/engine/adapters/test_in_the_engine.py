@@ -16,6 +16,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.adapters.random_adapters import ATTENTION, EVERYTHING, FUSED, write_adapter
 from tests.engine.checkpoints import VOCABULARY, random_variant, save
 from tests.engine.drained import drain
+from tests.tiers import few
 
 PROMPT = [(7 * i + 3) % VOCABULARY for i in range(23)]
 NEW_TOKENS = 12
@@ -52,15 +53,18 @@ def request(adapter: str = "", prompt: list[int] = PROMPT, count: int = NEW_TOKE
 
 @pytest.mark.parametrize(
     ("variant", "modules"),
-    [
-        ("llama", EVERYTHING),
-        ("llama, biases", EVERYTHING),
-        ("qwen3", EVERYTHING),
-        ("gemma2", EVERYTHING),
-        ("phi3", FUSED),
-        ("phi3, tied, part of the head turns", FUSED),
-        ("mixtral", ATTENTION),
-    ],
+    few(
+        [
+            ("llama", EVERYTHING),
+            ("llama, biases", EVERYTHING),
+            ("qwen3", EVERYTHING),
+            ("gemma2", EVERYTHING),
+            ("phi3, tied, part of the head turns", FUSED),
+            ("phi3", FUSED),
+            ("mixtral", ATTENTION),
+        ],
+        3,
+    ),
 )
 def test_an_adapter_gives_the_ids_of_the_model_it_is_merged_into(
     tmp_path: Path, variant: str, modules: tuple[str, ...]
@@ -101,7 +105,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[st
     return save(model, directory / "model"), adapters, merged
 
 
-@pytest.mark.parametrize("name", ["all", "thin", "wide", "mixed", "other"])
+@pytest.mark.parametrize("name", few(["all", "thin", "wide", "mixed", "other"], ["mixed"]))
 def test_ranks_scales_and_chosen_modules_are_those_of_the_file(
     stand: tuple[Path, Path, dict[str, Any]], name: str
 ) -> None:
@@ -111,7 +115,7 @@ def test_ranks_scales_and_chosen_modules_are_those_of_the_file(
     assert drain(engine)[1][0] == greedy(merged[name], PROMPT, NEW_TOKENS)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("precision", few(["fp32", "int8", "int4"], ["int8"]))
 def test_a_batch_of_many_adapters_gives_each_what_it_gets_alone(
     stand: tuple[Path, Path, dict[str, Any]], precision: str
 ) -> None:

@@ -15,11 +15,12 @@ from python_backend.engine.engine import Engine
 from python_backend.engine.request import GenerationRequest
 from tests.engine.checkpoints import VARIANTS, VOCABULARY, greedy_choices, random_model, random_variant, save
 from tests.engine.gguf_files import QUANTIZABLE, round_weights, write_gguf
+from tests.tiers import few
 
 NEW_TOKENS = 16
 PROMPT_LENGTHS = (1, 15, 16, 17, 40, 90)
 # One of each family, the one with most about it: these go through every way of cutting the work.
-THOROUGH = (
+EACH_FAMILY = (
     "llama, grouped heads, tied",
     "mistral, small window",
     "qwen2, tied, upper layers windowed",
@@ -73,7 +74,7 @@ def answers(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
     return found
 
 
-@pytest.fixture(scope="module", params=THOROUGH)
+@pytest.fixture(scope="module", params=EACH_FAMILY)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, device: str) -> Case:
     return Case(request.param, tmp_path_factory.mktemp("checkpoint"), device)
 
@@ -84,7 +85,7 @@ def test_the_ids_are_those_of_transformers_for_one_request_alone(case: Case) -> 
         case.check(engine, [prompt])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", few(VARIANTS, EACH_FAMILY))
 def test_the_ids_are_those_of_transformers_for_requests_in_flight_together(
     variant: str, tmp_path: Path, device: str
 ) -> None:
@@ -146,7 +147,7 @@ def test_static_batches_give_the_ids_of_transformers(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0]
+    "kind", few([GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0], 1)
 )
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
 def test_a_gguf_file_gives_the_ids_of_its_safetensors_twin(

@@ -16,7 +16,7 @@ from python_backend.engine.native.vectors import VECTORS, Dot, Vectors, vectors_
 from python_backend.engine.native.weight_layouts import pack
 from tests.engine.native.kernels import Floats, as_halfs, combine, multiply, rounded, times_one_tile
 from tests.engine.native.unpacked import unpack
-from tests.tiers import examples
+from tests.tiers import examples, few
 
 
 def random_floats(*shape: int, seed: int = 0) -> Floats:
@@ -45,7 +45,7 @@ def check_product(kind: Format, count: int, outputs: int, inputs: int, seed: int
 
 
 @pytest.mark.parametrize("kind", Format)
-@pytest.mark.parametrize("count", range(1, 10))
+@pytest.mark.parametrize("count", few(range(1, 10), 3))
 def test_the_product_is_that_of_numpy_and_a_row_never_depends_on_its_neighbours(
     kind: Format, count: int
 ) -> None:
@@ -67,7 +67,7 @@ OTHER_VECTORS = [Vectors(4, Dot.IN_PAIRS), Vectors(8, Dot.IN_PAIRS), Vectors(8, 
 
 
 @pytest.mark.parametrize("kind", Format)
-@pytest.mark.parametrize("vectors", OTHER_VECTORS, ids=str)
+@pytest.mark.parametrize("vectors", few(OTHER_VECTORS, 1), ids=str)
 def test_every_processor_computes_the_same_bits(kind: Format, vectors: Vectors) -> None:
     packed, rows = pack(random_floats(8, 96), kind), rounded(random_floats(MOST_ROWS, 96, seed=1))
     begin = random_floats(MOST_ROWS, 8, seed=2)
@@ -129,8 +129,8 @@ def test_a_weight_that_is_not_finite_comes_out_as_nan(kind: Format) -> None:
 
 
 @pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("queries", range(1, 10))
-@pytest.mark.parametrize("count", [0, 1, 5, 33])
+@pytest.mark.parametrize("queries", few(range(1, 10), 3))
+@pytest.mark.parametrize("count", few([0, 1, 5, 33]))
 @pytest.mark.parametrize("numbers", [np.float32, np.float16])
 def test_combinations_of_rows_are_those_of_numpy_for_any_number_of_queries(
     queries: int, count: int, adds: bool, numbers: type[np.floating[Any]]

@@ -19,6 +19,7 @@ from router.admission.dispatcher import Dispatcher
 from router.admission.forecast import OutputLengths
 from router.admission.queue import EqualShares
 from tests.router.admission.simulated_batches import Asked, BatchModel, Outcome, capacity_per_s, played
+from tests.tiers import few
 
 # On two cores, and where a batch costs little more than its first row.
 SLOW, FLAT = BatchCost(8.5, 1.0, token_ms=0.33), BatchCost(20.0, 3.0)
@@ -43,7 +44,7 @@ def at(times: float, model: BatchModel, believed: BatchCost | None = None, tenan
     return played(policy(believed or model.cost), model, asked)
 
 
-@pytest.mark.parametrize("times", [0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("times", few([0.5, 1.0, 2.0, 5.0], [1.0, 5.0]))
 @pytest.mark.parametrize("cost", [SLOW, FLAT])
 def test_the_objective_of_a_batch_model_is_kept_at_every_rate(cost: BatchCost, times: float) -> None:
     noise = 0.2
@@ -54,7 +55,7 @@ def test_the_objective_of_a_batch_model_is_kept_at_every_rate(cost: BatchCost, t
 
 
 @pytest.mark.parametrize("times", [1.0, 3.0])
-@pytest.mark.parametrize("wrong", [0.3, 0.6, 1.5])
+@pytest.mark.parametrize("wrong", few([0.3, 0.6, 1.5]))
 def test_a_cost_that_was_learned_wrong_is_made_up_for_by_what_requests_took(
     times: float, wrong: float
 ) -> None:
