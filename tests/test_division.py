@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.division import LEFT_TO_ALL, OF_STACKS, TESTS, UNHURRIED, Share
+from tests.division import LEFT_TO_ALL, OF_STACKS, TESTS, UNHURRIED, Share, in_order_of_worth
 
 FILES = sorted(TESTS.rglob("test_*.py"))
 
@@ -46,3 +46,8 @@ def test_what_is_in_no_hurry_is_there_and_starts_no_stacks() -> None:
 def test_a_run_of_some_tests_is_not_divided() -> None:
     assert not any(share(2, args=(str(TESTS / "router"),)).leaves_out(file) for file in FILES)
     assert not any(share(1, workers=2).leaves_out(file) for file in FILES)
+
+
+def test_what_failed_lately_comes_first_and_then_what_costs_least() -> None:
+    turns = in_order_of_worth({"long": 9.0, "short": 1.0, "failed": 5.0}, {"failed": 0.9})
+    assert sorted(turns, key=turns.__getitem__) == ["failed", "short", "long"]

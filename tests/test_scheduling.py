@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.scheduling import Scheduling
+from tests.scheduling import Scheduling, choose_work
 
 
 class Worker:
@@ -105,3 +105,35 @@ def test_what_a_worker_that_died_had_not_begun_is_left_to_the_others() -> None:
 def test_workers_that_have_collected_different_tests_of_a_file_are_refused() -> None:
     with pytest.raises(ValueError, match="not all workers have collected a::2"):
         scheduled(Worker(items_of("a", 2)), Worker(items_of("a", 3)))
+
+
+WAITING = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.1, 100.0), min_size=1)
+
+
+@given(WAITING, st.integers(1, 4))
+def test_work_is_begun_in_order_unless_the_longest_would_end_last(
+    waiting: dict[str, float], workers: int
+) -> None:
+    order = sorted(waiting, key=lambda work: waiting[work])
+    chosen = choose_work(order, waiting, workers)
+    longest = max(waiting.values())
+    if 1.3 * longest >= sum(waiting.values()) / workers:
+        assert chosen is not None
+        assert waiting[chosen] == longest
+    else:
+        assert chosen == order[0]
+
+
+def test_a_worker_without_work_of_its_own_has_none() -> None:
+    assert choose_work(["a"], {"b": 1.0}, 2) is None
+
+
+def test_the_time_that_is_left_is_that_of_tests_that_have_not_ended() -> None:
+    worker = Worker([*items_of("a", 4), *items_of("b", 2)])
+    scheduling = Scheduling(1, file_of, lambda _: None, lambda work, tests: {"a": 8.0, "b": 3.0}[work])
+    scheduling.add_node(worker)
+    scheduling.add_node_collection(worker, worker.collection)
+    assert scheduling.seconds_left() == 11.0
+    scheduling.schedule()
+    worker.run_one(scheduling)
+    assert scheduling.seconds_left() == 9.0

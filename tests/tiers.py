@@ -41,7 +41,7 @@ FILES: dict[str, str] = {
     "tests/upgrade/test_side_by_side.py": "tests/upgrade/test_recorded.py",
 }
 # Of one slice, on two workers. CI has 15 minutes for the first tier and a slice.
-_SLICE_S = 2 * 200.0
+SLICE_S = 2 * 200.0
 
 
 def choose_examples(*, thorough: bool, seed: int) -> None:
@@ -93,8 +93,8 @@ def slices_of(seconds: Mapping[str, float]) -> list[set[str]]:
 
     Work that takes longer than a slice may is in none: only whole runs have it.
     """
-    seconds = {work: each for work, each in seconds.items() if each <= _SLICE_S}
-    number = max(1, round(sum(seconds.values()) / _SLICE_S))
+    seconds = {work: each for work, each in seconds.items() if each <= SLICE_S}
+    number = max(1, round(sum(seconds.values()) / SLICE_S))
     slices: list[tuple[float, int, set[str]]] = [(0.0, each, set()) for each in range(number)]
     for work in sorted(seconds, key=lambda each: (-seconds[each], each)):
         taken_s, place, works = heapq.heappop(slices)

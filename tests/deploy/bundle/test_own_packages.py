@@ -49,6 +49,7 @@ def keep(wheels: list[Path], place: Path) -> None:
     partial.rename(place)
 
 
+@pytest.mark.thorough("tests/deploy/bundle/test_bundle.py, with packages made for it")
 @pytest.mark.timeout(600)
 def test_a_bundle_is_made_of_the_packages_that_the_lock_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
