@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 15.0
 _TERMINAL_EVERY_S = 0.5
+# The pace of a smaller share of all work tells nothing.
+_KNOWN_FROM = 0.03
 
 
 class Plan(Protocol):
@@ -83,10 +85,14 @@ class Progress:
         left_s = self._plan.seconds_left()
         self._all_s = max(self._all_s, left_s)
         passed_s = now_s - self._began_s
-        still = as_minutes(share_of_time(passed_s, left_s, self._all_s - left_s))
+        done_s = self._all_s - left_s
+        is_known = done_s > _KNOWN_FROM * self._all_s
+        still = (
+            f"about {as_minutes(share_of_time(passed_s, left_s, done_s))} left" if is_known else "just begun"
+        )
         others = "".join(f", {count} {what}" for what, count in sorted(self._counts.items()))
         done = f"{self._ended} of {self._plan.tests} tests after {as_minutes(passed_s)}"
-        line = f"{done}{others}; about {still} left"
+        line = f"{done}{others}; {still}"
         if self._is_terminal:
             self._reporter.rewrite(line, erase=True)
         else:

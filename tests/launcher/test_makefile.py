@@ -23,6 +23,7 @@ TARGETS = [
     "serve",
     "loadtest",
     "test",
+    "test-thorough",
     "runtimes",
     "upgrade",
     "check",
@@ -64,7 +65,7 @@ def make(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_is_the_default_and_names_every_target() -> None:
     plain, asked = make(PROJECT_ROOT), make(PROJECT_ROOT, "help")
     assert plain.stdout == asked.stdout
-    assert re.findall(r"^  make (\w+)", plain.stdout, re.MULTILINE) == TARGETS
+    assert re.findall(r"^  make ([\w-]+)", plain.stdout, re.MULTILINE) == TARGETS
 
 
 def test_install_refuses_another_python_before_it_makes_anything(copy: Path) -> None:
@@ -137,8 +138,9 @@ def test_serve_passes_arguments_and_a_stop_on(copy: Path) -> None:
         assert any(line.strip() == "stopped" for line in output)
 
 
-def test_the_ci_script_runs_the_checks_and_the_tests() -> None:
+def test_the_ci_script_runs_the_checks_and_both_tiers_of_tests() -> None:
     path = PROJECT_ROOT / ".ci" / "run"
     assert os.access(path, os.X_OK)
-    made = re.findall(r"^(?:nice )?make ([\w-]+)", path.read_text(), re.MULTILINE)
+    made = re.findall(r"^(?:nice make|make|run_tests \S+) ([\w-]+)", path.read_text(), re.MULTILINE)
     assert made == ["install-dev", "check", "audit", "test"]
+    assert "run_tests slice test-thorough" in path.read_text()
