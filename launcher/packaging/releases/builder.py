@@ -11,7 +11,7 @@ from google.protobuf import text_format
 
 from launcher.bundle import bundled_with
 from launcher.packaging.engine_task import prepare_engine
-from launcher.packaging.models.checkpoint import CheckpointError
+from launcher.packaging.models.checkpoint import CheckpointError, check_template
 from launcher.packaging.models.fingerprint import combined
 from launcher.packaging.releases.checks import check_triton_model, newest_version
 from launcher.packaging.releases.file_marks import mark_files
@@ -101,6 +101,8 @@ class ReleaseBuilder:
         chosen = engine_parameters(settings, self.order.given)
         source = self._checkpoint(Kind.TEXT, chosen.get("inflight_weights") != "random")
         checkpoint = source.checkpoint
+        with self.console.stage("Rendering the chat template"):
+            check_template(checkpoint.directory)
         paths = {
             "gpt_model_path": str(checkpoint.model_path),
             "tokenizer_dir": str(checkpoint.directory),
