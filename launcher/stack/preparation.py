@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher.bundle import bundled_with
 from launcher.packaging.engine_task import PRECISION, PREPARE, prepare_engine
-from launcher.packaging.models.checkpoint import Checkpoint, resolve_checkpoint
+from launcher.packaging.models.checkpoint import Checkpoint, check_template, resolve_checkpoint
 from launcher.packaging.models.embeddings import find_embeddings
 from launcher.packaging.models.fingerprint import fingerprint
 from launcher.packaging.remote.copies import local_path
@@ -94,6 +94,7 @@ class Preparation:
         bundled = bundled_with(self._project_root)
         model = local_path(stack.model, stack.data_dir, self._console)
         checkpoint = resolve_checkpoint(model, stack.data_dir, self._console, needs_weights, bundled)
+        check_template(checkpoint.directory)
         embeddings = find_embeddings(self._settings, checkpoint, self._console, bundled)
         repositories = self._write_repositories(run, checkpoint, embeddings)
         parameters, computes_on = self._prepare_engine(run.directory / "model_repository")

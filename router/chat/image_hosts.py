@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
 import httpx
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.address import is_public
 from router.core.fair_pool import FairPool
 from router.request.decoding import invalid
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _FETCH_S = 10.0
 _AT_ONCE, _WAITING_EACH = 16, 64
 _PORTS = {"http": 80, "https": 443}
-# Stands for addresses of IPv4, private ones too.
-_TRANSLATED = ip_network("64:ff9b::/96")
 
 
 class ImageHosts:
@@ -95,13 +93,6 @@ class ImageHosts:
             if len(data) > self._max_bytes:
                 raise invalid(f"{where}: is larger than {self._max_bytes} bytes, the limit", "messages")
         return bytes(data)
-
-
-def is_public(address: str) -> bool:
-    """Whether it is an address of the internet, and not one of this machine or of the networks around it."""
-    found = ip_address(address.partition("%")[0])
-    found = getattr(found, "ipv4_mapped", None) or found
-    return found.is_global and not found.is_multicast and not (found.version == 6 and found in _TRANSLATED)
 
 
 async def addresses_of(host: str) -> list[str]:

@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import jinja2
 import msgspec
-from jinja2.compiler import CodeGenerator
 from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import pass_context
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.call_formats import format_of
 from router.core.generation import LITERAL_MARK, unmarked
 from router.core.harmony import CHANNEL
+from router.routing.template_sandbox import BudgetedContext, TemplateEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from jinja2.compiler import Frame
-    from jinja2.nodes import Getattr, Node
+    from jinja2.nodes import Node
     from jinja2.parser import Parser
 
     from router.core.messages import Message
@@ -51,7 +50,7 @@ class TokenizerFile(msgspec.Struct, frozen=True):
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # What the router itself says to a template.
 _OWN = ("messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize")
-_DICT_NAMES = frozenset(dir(dict))
+_MOST_SOURCE_CHARS = 1 << 20
 _NO_TOKENIZER = TokenizerFile()
 _TRIED = {"type": "text", "text": "inflight"}
 # In the prompt of a template that prints parts as they are, because it knows nothing of them.
@@ -71,15 +70,21 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         tokenizer: TokenizerFile = _NO_TOKENIZER,
     ) -> None:
-        environment = _Environment(
+        environment = TemplateEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
         )
-        environment.filters["tojson"] = _to_json
+        environment.add_filter("tojson", _to_json)
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
+        if len(source) > _MOST_SOURCE_CHARS:
+            raise TemplateBroken(f"the chat template is longer than {_MOST_SOURCE_CHARS:,} characters")
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except (
+            jinja2.TemplateError,
+            SyntaxError,
+            RecursionError,
+        ) as error:  # the latter where it is too deep
             raise TemplateBroken(f"the chat template does not compile: {error}") from error
         # Jinja copies its globals for every rendering, and its own mapping of them is slow to walk through.
         self._template.globals = dict(self._template.globals)
@@ -173,23 +178,6 @@ def _up_to(prompt: str, content: str | list[dict[str, str]]) -> str:
     raise ValueError("its last message cannot be continued")
 
 
-class _Code(CodeGenerator):
-    """Finds `message.role` in a dict at once, where Jinja looks for an attribute of that name first."""
-
-    def visit_Getattr(self, node: Getattr, frame: Frame) -> None:
-        if node.attr in _DICT_NAMES:
-            super().visit_Getattr(node, frame)
-            return
-        found, name = self.temporary_identifier(), repr(node.attr)
-        self.write(f"({found}[{name}] if type({found} := ")
-        self.visit(node.node, frame)
-        self.write(f") is dict and {name} in {found} else environment.getattr({found}, {name}))")
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    code_generator_class = _Code
-
-
 def load_template(checkpoint_dir: Path) -> ChatTemplate | None:
     """Reads the template out of a checkpoint directory; None when it has none."""
     config = _read_json(checkpoint_dir / "tokenizer_config.json")
@@ -237,7 +225,9 @@ def _now(format: str) -> str:
     return datetime.now().strftime(format)
 
 
+@pass_context
 def _to_json(
+    context: BudgetedContext,
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,
@@ -245,9 +235,17 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     # Jinja's own filter escapes for HTML, which a model was never trained on.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    if indent is None:
+        return encoder.encode(value)
+    pieces, chars = [], 0
+    for piece in encoder.iterencode(value):  # each line of what is nested deeply may be long
+        pieces.append(piece)
+        chars += len(piece)
+        context.require(chars)
+    return "".join(pieces)
 
 
 class _GenerationBlock(Extension):

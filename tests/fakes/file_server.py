@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ class FileServer:
     breaks_left: int = 0
     lies_about: dict[str, str] = field(default_factory=dict)  # file -> a sha256 that it has not
     asked: list[tuple[str, str]] = field(default_factory=list)
+    moved: dict[str, str] = field(default_factory=dict)  # path -> where it says that this is
+    authorised: list[str] = field(default_factory=list)
 
     def body_sent(self, length: int) -> int:
         if self.breaks_after is None or self.breaks_left <= 0 or length <= self.breaks_after:
@@ -53,7 +56,11 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, with_body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
         self.files.asked.append((path, self.headers.get("Range", "")))
-        if self.files.token and self.headers.get("Authorization") != f"Bearer {self.files.token}":
+        self.files.authorised += self.headers.get_all("Authorization", [])
+        if path in self.files.moved:
+            told = {"Location": self.files.moved[path], "X-Repo-Commit": COMMIT, "ETag": '"moved"'}
+            self._json(302, {}, told)
+        elif self.files.token and self.headers.get("Authorization") != f"Bearer {self.files.token}":
             self._json(401, {"error": "Unauthorized"})
         elif found := _OF_HUB.fullmatch(path):
             self._repository(found["repository"], found["revision"])
@@ -132,10 +139,12 @@ def _etag(path: Path) -> str:
 
 
 @contextmanager
-def file_server(root: Path) -> Iterator[FileServer]:
+def file_server(root: Path, tls: ssl.SSLContext | None = None) -> Iterator[FileServer]:
     files = FileServer(root)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"files": files}))
-    files.url = f"http://127.0.0.1:{server.server_port}"
+    files.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -18,6 +18,9 @@ class Shell:
     def ask(self, *words: str) -> Result:
         return CliRunner().invoke(self.commands, [*words, "--data-dir", str(self.data_dir)])
 
+    def ask_with(self, typed: str, *words: str) -> Result:
+        return CliRunner().invoke(self.commands, [*words, "--data-dir", str(self.data_dir)], input=typed)
+
     def __call__(self, *words: str) -> str:
         result = self.ask(*words)
         assert result.exit_code == 0, result.output

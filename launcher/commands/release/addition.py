@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from launcher.packaging.releases.builder import ReleaseBuilder
 from launcher.packaging.releases.delivery import publish, published_files, texts_beside
 from launcher.packaging.releases.files import moved_in, work_dir
 from launcher.packaging.releases.sources import is_adapter, kind_at
-from launcher.packaging.remote.address import is_address
-from launcher.packaging.remote.copies import fetch_model
+from launcher.packaging.remote.address import is_address, is_elsewhere, parse_address
+from launcher.packaging.remote.copies import fetch_model, is_fetched
 from launcher.paths import PROJECT_ROOT
 from launcher.settings import keeps_files
 from router.control.releases.commands import refuse_other_kind, refuse_used_number
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from router.control.releases.records import Release
     from router.core.manifest import FileMark
 
+log = logging.getLogger(__name__)
+
 
 def add_release(
     order: ReleaseRequest,
@@ -43,11 +46,16 @@ def add_release(
     prepare_command: list[str] | None = None,
 ) -> Release:
     """A stop is a KeyboardInterrupt until all is made; what then follows is short, and is finished."""
+    is_own = not (
+        is_elsewhere(order.path) or is_fetched(Path(order.path), installation.settings.stack.data_dir)
+    )
+    if order.runs_code and is_own:
+        raise ValueError(
+            "--runs-code is for an address: what lies in folders of your own may run code anyway"
+        )
     if is_address(order.path):
-        with signals.handled(), signals.interrupting():
-            fetched = fetch_model(order.path, installation.settings.stack.data_dir, console)
-        order = replace(order, path=str(fetched.path), source=fetched.pinned)
-    kind = kind_at(order.path)
+        order = fetched(order, installation, console, signals)
+    kind = kind_at(order.path, is_own or order.runs_code)
     if order.from_version is not None and kind is not Kind.TENSORS:
         raise ValueError("--from-version is for a directory with a Triton model's config.pbtxt")
     order = replace(order, base=base_of(installation, order))
@@ -65,6 +73,19 @@ def add_release(
             if keeps_files(installation.settings):
                 share(installation, manifest, console)
             return installation.releases.add(manifest, order.notes)
+
+
+def fetched(
+    order: ReleaseRequest, installation: Installation, console: StackConsole, signals: StopSignals
+) -> ReleaseRequest:
+    """The same of what its address has; that its code was allowed is on record before it is here."""
+    if order.runs_code:
+        asked = parse_address(order.path).asked.rstrip("/")
+        log.warning("%s may run code: it was allowed for %s", asked, order.model)
+        installation.releases.note_code(order.model, order.version, asked)
+    with signals.handled(), signals.interrupting():
+        copy = fetch_model(order.path, installation.settings.stack.data_dir, console, order.runs_code)
+    return replace(order, path=str(copy.path), source=copy.pinned)
 
 
 def base_of(installation: Installation, order: ReleaseRequest) -> Manifest | None:

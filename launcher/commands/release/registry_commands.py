@@ -46,6 +46,15 @@ def add(
         int | None,
         typer.Option(min=1, help="For a Triton model: which version directory to use. [default: the newest]"),
     ] = None,
+    runs_code: Annotated[
+        bool,
+        typer.Option(
+            "--runs-code",
+            help="For an address: also fetch files that run code, such as a Triton model's config.pbtxt and "
+            "model.py. They run as Triton's user. Asks for confirmation.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     notes: Annotated[str, typer.Option(help="Free text, shown by `inflight release show`.")] = "",
     data_dir: DataDir = None,
     config: Config = None,
@@ -61,10 +70,18 @@ def add(
     from launcher.packaging.releases.builder import ReleaseRequest
     from launcher.stack.stop_signals import StopSignals
 
+    if runs_code and not yes:
+        typer.confirm(
+            f"Whoever controls {path.partition('?')[0]} will run code as Triton's user, who can read this "
+            "stack's secrets, keys and prompts. Fetch it?",
+            abort=True,
+        )
     signals = StopSignals()
     with open_installation(data_dir, config) as ours:
         given = dict(parameter(each) for each in parameters or [])
-        order = ReleaseRequest(model_named(model), path, version, given, from_version, notes)
+        order = ReleaseRequest(
+            model_named(model), path, version, given, from_version, notes, runs_code=runs_code
+        )
         try:
             made = add_release(order, ours, StackConsole(), signals)
         except KeyboardInterrupt:

@@ -8,6 +8,8 @@ import json
 import logging
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ PREPARATION_VERSION = 3  # raised when other files are written, so that old ones
 NEEDED_DISK_BYTES = 300_000_000
 MODEL_FILE = "model.gguf"
 NAME_LIMIT = 64
+CHECK_S = 60.0
+_WITH_TEMPLATE = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 
 
 class CheckpointError(Unusable):
@@ -103,6 +107,32 @@ def local_checkpoint(model: str, needs_weights: bool = True) -> Checkpoint:
             f"{directory} is not a Hugging Face checkpoint: it has no {', no '.join(missing)}"
         )
     return Checkpoint(served_name(directory.name), directory, directory)
+
+
+def check_template(directory: Path) -> None:
+    """Have the chat template rendered once, in a process of its own that has a time to do it in."""
+    if not any((directory / name).is_file() for name in _WITH_TEMPLATE):
+        return
+    checked_aside(
+        [sys.executable, "-m", "router.routing.template_rehearsal", str(directory)], directory, "be used"
+    )
+
+
+def checked_aside(command: list[str], directory: Path, what: str) -> None:
+    """Raise CheckpointError with what the command says, or if it does not end."""
+    try:
+        # Not in the user's directory, where another package may have that name.
+        checked = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd="/", timeout=CHECK_S
+        )
+    except subprocess.TimeoutExpired:
+        raise CheckpointError(
+            f"{directory} was looked at for {CHECK_S:g} s without an end: its chat template or another of "
+            "its files is broken, or made to occupy whoever reads it"
+        ) from None
+    if checked.returncode:
+        why = checked.stderr.strip() or f"status {checked.returncode}"
+        raise CheckpointError(f"{directory} cannot {what}: {why}")
 
 
 def missing_weights(directory: Path) -> list[str]:

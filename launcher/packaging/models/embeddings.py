@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -14,6 +13,7 @@ from launcher.packaging.models.catalogue import KnownModel
 from launcher.packaging.models.checkpoint import (
     Checkpoint,
     CheckpointError,
+    checked_aside,
     local_checkpoint,
     prepare,
     require_disk,
@@ -91,10 +91,7 @@ def own_embeddings(wish: str) -> Checkpoint:
         raise CheckpointError(f"embeddings: {wish!r} is neither {ALL_MINILM.name} nor a directory")
     found = local_checkpoint(wish)
     command = [sys.executable, "-m", "python_backend.embeddings", str(found.directory)]
-    # Not in the user's directory, where another package may have that name.
-    checked = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
-    if checked.returncode:
-        raise CheckpointError(f"{found.directory} cannot make embeddings: {checked.stderr.strip()}")
+    checked_aside(command, found.directory, "make embeddings")
     return found
 
 

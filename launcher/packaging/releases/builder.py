@@ -11,7 +11,7 @@ from google.protobuf import text_format
 
 from launcher.bundle import bundled_with
 from launcher.packaging.engine_task import prepare_engine
-from launcher.packaging.models.checkpoint import CheckpointError
+from launcher.packaging.models.checkpoint import CheckpointError, check_template
 from launcher.packaging.models.fingerprint import combined
 from launcher.packaging.releases.checks import check_triton_model, newest_version
 from launcher.packaging.releases.file_marks import mark_files
@@ -24,6 +24,7 @@ from launcher.packaging.releases.files import (
 )
 from launcher.packaging.releases.needs import needs_of
 from launcher.packaging.releases.sources import find_checkpoint
+from launcher.packaging.remote.address import is_elsewhere
 from launcher.packaging.repository import CONFIG, EMBEDDINGS, ENGINE, read_config, read_parameters
 from launcher.packaging.triton_runtime import triton_backends
 from launcher.settings import (
@@ -57,7 +58,8 @@ class ReleaseRequest:
     """What the user asked for; `given` are parameters from the command line.
 
     A `path` that was an address is where it has been fetched to, and `source` the address of those bytes.
-    `base` is the release that an adapter is made for.
+    `base` is the release that an adapter is made for. With `runs_code` the operator allows files of an
+    address that are not data.
     """
 
     model: str
@@ -68,6 +70,7 @@ class ReleaseRequest:
     notes: str = ""
     source: str = ""
     base: Manifest | None = None
+    runs_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ class ReleaseBuilder:
         chosen = engine_parameters(settings, self.order.given)
         source = self._checkpoint(Kind.TEXT, chosen.get("inflight_weights") != "random")
         checkpoint = source.checkpoint
+        with self.console.stage("Rendering the chat template"):
+            check_template(checkpoint.directory)
         paths = {
             "gpt_model_path": str(checkpoint.model_path),
             "tokenizer_dir": str(checkpoint.directory),
@@ -167,7 +172,9 @@ class ReleaseBuilder:
         source_version = self.order.from_version or newest_version(folder)
         if not (folder / str(source_version)).is_dir():
             raise CheckpointError(f"{folder} has no version {source_version}")
-        config = check_triton_model(folder, source_version, backends_of(self.project_root))
+        config = check_triton_model(
+            folder, source_version, backends_of(self.project_root), not is_elsewhere(self.order.source)
+        )
         with_parameters(config, dict(self.order.given))
         with self.console.stage("Copying the model"):
             members = write_one(folder, source_version, config, work, self.order.model, version)

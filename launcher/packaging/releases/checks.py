@@ -86,7 +86,9 @@ def count_weights(path: Path) -> int:
     return count
 
 
-def check_triton_model(directory: Path, version: int, backends: Collection[str]) -> ModelConfig:
+def check_triton_model(
+    directory: Path, version: int, backends: Collection[str], may_bring_backend: bool = True
+) -> ModelConfig:
     """Its config, if a Triton with these backends can load that version of it."""
     config = read_config(directory / CONFIG)
     folder = directory / str(version)
@@ -101,7 +103,14 @@ def check_triton_model(directory: Path, version: int, backends: Collection[str])
                 "cannot start it; allowed: letters, digits, '.', '_' and '-', or no name"
             )
     backend = backend_of(config, folder)
-    brings_its_own = any((place / f"libtriton_{backend}.so").is_file() for place in (folder, directory))
+    if config.runtime and not may_bring_backend:
+        raise CheckpointError(
+            f"{directory / CONFIG} names the library {config.runtime!r} as its runtime: a model from an "
+            "address cannot bring its own backend"
+        )
+    brings_its_own = may_bring_backend and any(
+        (place / f"libtriton_{backend}.so").is_file() for place in (folder, directory)
+    )
     if backend not in backends and not brings_its_own:
         there = ", ".join(sorted(backends))
         raise CheckpointError(

@@ -21,6 +21,7 @@ from launcher.packaging.releases.files import moved_in, work_dir
 from launcher.packaging.remote.copies import fetch_model
 from launcher.packaging.repository import CONFIG
 from router.control.releases.verification import clean_and_verify
+from router.core.manifest import Kind
 from router.store.release_files import PIECE_BYTES, put_file, read_pieces, whole_files
 
 if TYPE_CHECKING:
@@ -59,8 +60,14 @@ def publish(store: Store, files: Mapping[FileMark, Path], progress: Progress) ->
 
 def published_files(manifest: Manifest, repository: Path) -> dict[FileMark, Path]:
     """What the store has of a release: all of it, but not weights that can be fetched from an address."""
-    wanted = (mark for mark in manifest.files if not (manifest.source and is_weights(mark)))
+    is_fetched = _has_weights_at_address(manifest)
+    wanted = (mark for mark in manifest.files if not (is_fetched and is_weights(mark)))
     return {mark: repository / mark.path for mark in wanted}
+
+
+def _has_weights_at_address(manifest: Manifest) -> bool:
+    """A Triton model and an adapter have their weights among their own files."""
+    return bool(manifest.source) and manifest.kind is not Kind.TENSORS and not manifest.base
 
 
 def texts_beside(directory: Path, known: Iterable[FileMark], progress: Progress) -> list[FileMark]:
@@ -90,7 +97,7 @@ class Delivery:
         with exclusive(self.directories.lock, self.progress), work_dir(self.directories) as work:
             if self._is_there(manifest):
                 return False
-            if manifest.source:
+            if _has_weights_at_address(manifest):
                 self._fetch(manifest)
             self.make([*(mark for mark in manifest.files if Path(mark.path).is_absolute()), *beside])
             own = [mark for mark in manifest.files if not Path(mark.path).is_absolute()]

@@ -35,8 +35,11 @@ class CheckpointSource:
     weights_count: int
 
 
-def kind_at(path: str) -> Kind:
-    """Refuses what no release can be made from, saying what can."""
+def kind_at(path: str, may_run_code: bool = True) -> Kind:
+    """Refuses what no release can be made from, saying what can.
+
+    Files that came from an address are no Triton model, whatever they are called, unless they `may_run_code`.
+    """
     if path == ALL_MINILM.name:
         return Kind.EMBEDDINGS
     if path in KNOWN_MODELS:
@@ -46,7 +49,7 @@ def kind_at(path: str) -> Kind:
         return Kind.TEXT
     if place.suffix == ".gguf" and place.is_file():
         return Kind.TEXT
-    if (place / CONFIG).is_file():
+    if may_run_code and (place / CONFIG).is_file():
         return Kind.TENSORS
     if not place.is_dir() or not (place / "config.json").is_file():
         known = ", ".join(sorted([*KNOWN_MODELS, ALL_MINILM.name]))

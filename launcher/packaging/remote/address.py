@@ -82,6 +82,11 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
+def is_elsewhere(text: str) -> bool:
+    """An address of which others decide what lies there."""
+    return is_address(text) and not text.startswith("file://")
+
+
 def parse_address(text: str) -> Address:
     scheme, _, rest = text.partition("://")
     if scheme not in SCHEMES:

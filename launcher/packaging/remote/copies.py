@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,16 @@ from launcher.packaging.models.checkpoint import CheckpointError, exclusive, ser
 from launcher.packaging.models.fingerprint import combined, hash_files, remember_hashes
 from launcher.packaging.models.manifest import find_damage, read_source, write_manifest
 from launcher.packaging.remote.address import Address, AddressError, is_address, parse_address
+from launcher.packaging.remote.data_files import all_but_backends, named, only_data
 from launcher.packaging.remote.source import SourceError, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from launcher.packaging.remote.source import Listing, Source
     from launcher.progress import Progress
 
+MODELS, MODELS_WITH_CODE = "models", "models-with-code"
 KNOWN_COPIES = "addresses.json"
 SPARE_DISK_BYTES = 100_000_000
 
@@ -40,15 +43,27 @@ def local_path(model: str, data_dir: Path, progress: Progress) -> str:
     return str(fetch_model(model, data_dir, progress).path) if is_address(model) else model
 
 
-def fetch_model(text: str, data_dir: Path, progress: Progress) -> LocalCopy:
-    """From the place itself, or what was fetched from there before when it does not answer."""
+def fetch_model(text: str, data_dir: Path, progress: Progress, runs_code: bool = False) -> LocalCopy:
+    """From the place itself, or what was fetched from there before when it does not answer.
+
+    Files that are not data come along only with `runs_code`, into a place of their own.
+    """
     try:
         address = parse_address(text)
         if address.scheme == "file":
             return _on_this_machine(address, data_dir, progress)
-        return Copies(data_dir / "models", data_dir, progress).of(address)
+        models_dir = data_dir / (MODELS_WITH_CODE if runs_code else MODELS)
+        return Copies(models_dir, data_dir, progress, all_but_backends if runs_code else only_data).of(
+            address
+        )
     except (AddressError, SourceError) as error:
         raise CheckpointError(str(error)) from None
+
+
+def is_fetched(path: Path, data_dir: Path) -> bool:
+    """Whether it lies where copies are kept: whoever names it by its path names an address all the same."""
+    places = [(data_dir / name).resolve() for name in (MODELS, MODELS_WITH_CODE)]
+    return any(place in path.expanduser().resolve().parents for place in places)
 
 
 def open_source(address: Address) -> Source:
@@ -83,7 +98,16 @@ def _on_this_machine(address: Address, data_dir: Path, progress: Progress) -> Lo
 
 
 class Copies:
-    def __init__(self, models_dir: Path, data_dir: Path, progress: Progress) -> None:
+    """`allowed` takes what a source has, and leaves what may be fetched of it."""
+
+    def __init__(
+        self,
+        models_dir: Path,
+        data_dir: Path,
+        progress: Progress,
+        allowed: Callable[[Listing, str], Listing] = only_data,
+    ) -> None:
+        self._allowed = allowed
         self._models_dir = models_dir
         self._data_dir = data_dir
         self._progress = progress
@@ -95,7 +119,7 @@ class Copies:
         with closing(open_source(address)) as source:
             try:
                 with self._progress.stage(f"Looking at {address.asked}"):
-                    listing = source.look()
+                    listing = self._allowed(source.look(), address.without_pin.rstrip("/"))
             except Unreachable as error:
                 if found := self._sound(known, address):
                     with self._progress.stage(f"{error}; serving the copy fetched earlier"):
@@ -148,7 +172,8 @@ class Copies:
         work = target.parent / f".{target.name}.partial"
         work.mkdir(exist_ok=True)
         self._require_disk(listing, work)
-        label = f"Downloading {address.without_pin} ({len(listing.files)} files)"
+        stays = f"; not fetched: {named(listing)}" if listing.left_out else ""
+        label = f"Downloading {address.without_pin} ({len(listing.files)} files{stays})"
         with self._progress.stage(label, total_bytes=listing.total_bytes) as stage:
             source.download(listing, work, stage.advance_to)
         _keep_only(listing, work)
@@ -157,6 +182,8 @@ class Copies:
         )
         _refuse_wrong(address, listing, work, hashes)
         whole = _tree_sha256(work / listing.files[0].name if address.is_one_file else work, hashes)
+        if address.sha256 and whole != address.sha256 and listing.left_out:
+            whole = self._sha256_of_all(source, listing, work, hashes)
         if address.sha256 and whole != address.sha256:
             shutil.rmtree(work)
             raise SourceError(
@@ -168,6 +195,16 @@ class Copies:
         remember_hashes(
             {target / path.relative_to(work): each for path, each in hashes.items()}, self._data_dir
         )
+
+    def _sha256_of_all(self, source: Source, listing: Listing, work: Path, hashes: Mapping[Path, str]) -> str:
+        """The hash that pins of 0.8.0 have, over the files that are not data too: those are not kept."""
+        others = replace(listing, files=listing.left_out, left_out=())
+        with tempfile.TemporaryDirectory(dir=work.parent, prefix=".hashed-") as folder:
+            source.download(others, Path(folder), lambda _: None)
+            names = {file.name: Path(folder) / file.name for file in others.files}
+            found = hash_files({*names.values()}, self._data_dir, work.name, self._progress)
+            names.update({path.relative_to(work).as_posix(): path for path in hashes})
+            return combined(names, {**found, **hashes})
 
     def _require_disk(self, listing: Listing, work: Path) -> None:
         there = sum(path.stat().st_blocks * 512 for path in work.rglob("*") if path.is_file())
@@ -181,6 +218,8 @@ class Copies:
 
 def _keep_only(listing: Listing, work: Path) -> None:
     """Without what clients have left beside the files."""
+    if links := [path for path in work.rglob("*") if path.is_symlink()]:
+        raise SourceError(f"{links[0]} is a link, which a model from an address cannot have")
     wanted = {work / file.name for file in listing.files}
     for path in [each for each in work.rglob("*") if each.is_file() and each not in wanted]:
         path.unlink()

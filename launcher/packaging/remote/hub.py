@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.packaging.remote.hops import keep_tls_of_hub
 from launcher.packaging.remote.source import Listing, RemoteFile, SourceError, Unreachable
 
 if TYPE_CHECKING:
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
     from launcher.packaging.remote.address import Address
 
 POLL_S = 0.2
-# Weights in other formats, some of which run code when they are read, and what only people read.
-LEFT_OUT = (
-    *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.ot", "*.tflite", "*.mlmodel"),
-    *("*.py", "*.md", "*.png", "*.jpg", "*.jpeg", "*.pdf", ".git*", "*.gguf"),
-    *("original/*", "onnx/*", "openvino/*", "coreml/*", "metal/*"),
-)
+# The same weights once more, in a repository that has safetensors.
+OTHER_FORMATS = ("*.onnx*", "original/*", "onnx/*", "openvino/*", "coreml/*", "metal/*")
 # In a process of its own: it can be ended at any moment, and the next one goes on where it was.
 _DOWNLOAD = """
 import json, sys
 from huggingface_hub import snapshot_download
+from launcher.packaging.remote.hops import keep_tls_of_hub
+keep_tls_of_hub()
 snapshot_download(**json.load(sys.stdin))
 """
 
@@ -42,6 +41,7 @@ class HubRepository:
     def look(self) -> Listing:
         from huggingface_hub import HfApi, errors
 
+        keep_tls_of_hub(self._endpoint)
         address, where = self._address, self._address.without_pin.rstrip("/")
         api = HfApi(endpoint=self._endpoint, token=_token(self._environment))
         try:
@@ -56,29 +56,30 @@ class HubRepository:
             if error.response is not None and error.response.status_code in (401, 403):
                 raise SourceError(f"no permission to read {where}: check HF_TOKEN_PATH or HF_TOKEN") from None
             raise Unreachable(f"{where} cannot be read: {_first_line(error)}") from None
+        except SourceError:
+            raise
         except Exception as error:  # its HTTP library's own, whichever that is today
             raise Unreachable(f"{where} cannot be reached: {_first_line(error)}") from None
-        return Listing(self._wanted(info.siblings or []), str(info.sha))
+        return self._wanted([_file(each) for each in info.siblings or []], str(info.sha))
 
-    def _wanted(self, siblings: list[Any]) -> tuple[RemoteFile, ...]:
+    def _wanted(self, files: list[RemoteFile], revision: str) -> Listing:
+        """The file that is named; or all but .gguf files, of which a repository has several."""
         address = self._address
         if address.is_one_file:
-            chosen = [each for each in siblings if each.rfilename == address.path]
-        else:
-            chosen = [each for each in siblings if not any(fnmatch(each.rfilename, one) for one in LEFT_OUT)]
-        ggufs = sorted(each.rfilename for each in siblings if each.rfilename.endswith(".gguf"))
-        if not chosen or not (address.is_one_file or any(_is_weights(each.rfilename) for each in chosen)):
-            there = f"; it has {', '.join(ggufs)}: name one: hf://{address.place}/FILE.gguf" if ggufs else ""
-            what = address.path or "*.safetensors"
-            raise SourceError(f"{address.without_pin.rstrip('/')} has no {what}{there}")
-        return tuple(
-            RemoteFile(
-                each.rfilename,
-                int(each.size or 0),
-                str(each.blob_id or ""),
-                str(each.lfs.sha256) if each.lfs else "",
-            )
-            for each in chosen
+            chosen = tuple(each for each in files if each.name == address.path)
+            if not chosen:
+                there = ", ".join(sorted(each.name for each in files if each.name.endswith(".gguf")))
+                has = f"; it has {there}" if there else ""
+                raise SourceError(f"hf://{address.place} has no {address.path}{has}")
+            return Listing(chosen, revision)
+        names = [each.name.lower() for each in files]
+        has_safetensors = any(name.endswith(".safetensors") for name in names)
+        unwanted = ("*.gguf", *(OTHER_FORMATS if has_safetensors else ()))
+        is_left_out = [any(fnmatchcase(name, one) for one in unwanted) for name in names]
+        return Listing(
+            tuple(each for each, is_out in zip(files, is_left_out, strict=True) if not is_out),
+            revision,
+            tuple(each for each, is_out in zip(files, is_left_out, strict=True) if is_out),
         )
 
     def close(self) -> None:
@@ -124,8 +125,13 @@ class HubRepository:
             raise Unreachable(f"{self._address.without_pin.rstrip('/')}: the download failed: {why}")
 
 
-def _is_weights(name: str) -> bool:
-    return name.endswith((".safetensors", ".pbtxt"))
+def _file(sibling: Any) -> RemoteFile:
+    return RemoteFile(
+        sibling.rfilename,
+        int(sibling.size or 0),
+        str(sibling.blob_id or ""),
+        str(sibling.lfs.sha256) if sibling.lfs else "",
+    )
 
 
 def _token(environment: Mapping[str, str]) -> str | None:

@@ -9,6 +9,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from launcher.packaging.remote.hops import mount_tls_only
 from launcher.packaging.remote.ranged_download import RangedDownload
 from launcher.packaging.remote.source import Listing, RemoteFile, SourceError, Unreachable
 
@@ -58,14 +59,21 @@ class Registry:
             from oras.provider import Registry as Client
         except ImportError:
             raise SourceError("oci:// needs the package oras: install inflight[oci]") from None
-        asked = requests.get(f"{self._host}/", timeout=_TIMEOUT_S).headers.get("WWW-Authenticate", "")
+        with requests.Session() as session:
+            self._keep_tls(session)
+            asked = session.get(f"{self._host}/", timeout=_TIMEOUT_S).headers.get("WWW-Authenticate", "")
         way = "basic" if asked.lower().startswith("basic") else "token"
         client = Client(self._address.place, insecure=self._is_plain, auth_backend=way)
+        self._keep_tls(client.session)
         container = client.get_container(f"{self._address.place}/{self._address.path}")
         client.auth.load_configs(container, _docker_configs())
         if way == "basic" and not getattr(client.auth, "_basic_auth", None):
             raise ValueError("no password")
         return client
+
+    def _keep_tls(self, session: Any) -> None:
+        if not self._is_plain:
+            mount_tls_only(session)
 
     def _file(self, layer: dict[str, Any]) -> RemoteFile:
         notes = layer.get("annotations") or {}

@@ -32,7 +32,8 @@ class RemoteFile:
 
     def __post_init__(self) -> None:
         path = PurePosixPath(self.name)
-        if not self.name or path.is_absolute() or ".." in path.parts or "\0" in self.name:
+        is_odd = not self.name.isprintable() or "\\" in self.name
+        if not self.name or path.is_absolute() or ".." in path.parts or is_odd:
             raise SourceError(
                 f"the source has a file {self.name!r}, which would be written outside the model's directory"
             )
@@ -40,10 +41,14 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a model as they are now; `revision` is by what the source itself knows this state."""
+    """The files of a model as they are now; `revision` is by what the source itself knows this state.
+
+    Those that are `left_out` are there, and stay there.
+    """
 
     files: tuple[RemoteFile, ...]
     revision: str = ""
+    left_out: tuple[RemoteFile, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -52,7 +57,8 @@ class Listing:
     @property
     def state(self) -> str:
         """What differs when anything does."""
-        lines = [f"{each.name} {each.size_bytes} {each.sha256 or each.tag}\n" for each in self.files]
+        files = (*self.files, *self.left_out)
+        lines = [f"{each.name} {each.size_bytes} {each.sha256 or each.tag}\n" for each in files]
         return self.revision or hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 
@@ -74,3 +80,8 @@ class Ranges(Protocol):
 
     def read(self, file: RemoteFile, begin: int, end: int) -> Iterator[bytes]:
         """Bytes `begin` to `end`, or SourceError if the file is not the one that was listed."""
+
+
+def shown(url: str) -> str:
+    """A query may be a secret."""
+    return url.partition("?")[0]

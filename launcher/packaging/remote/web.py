@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import httpx
 
+from launcher.packaging.remote.hops import request_hook
 from launcher.packaging.remote.ranged_download import WORKERS, RangedDownload
-from launcher.packaging.remote.source import Listing, RemoteFile, SourceError, Unreachable
+from launcher.packaging.remote.source import Listing, RemoteFile, SourceError, Unreachable, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +30,13 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 class WebPlace:
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._client = httpx.Client(follow_redirects=True, timeout=_TIMEOUT, auth=_passwords())
+        # Another host gets no password: httpx drops it there.
+        self._client = httpx.Client(
+            follow_redirects=True,
+            timeout=_TIMEOUT,
+            auth=_passwords(),
+            event_hooks={"request": [request_hook] if address.scheme == "https" else []},
+        )
 
     def look(self) -> Listing:
         address = self._address
@@ -87,10 +94,7 @@ class WebPlace:
 
 
 def _require(response: httpx.Response, allowed: tuple[int, ...]) -> None:
-    where, status = _shown(str(response.url)), response.status_code
-    first = response.history[0].url if response.history else response.url
-    if first.scheme == "https" and response.url.scheme != "https":
-        raise SourceError(f"{_shown(str(first))} redirects to {where}, which could be changed in transit")
+    where, status = shown(str(response.url)), response.status_code
     if status in (401, 403):
         raise SourceError(f"no permission to read {where} ({status}): put the password into ~/.netrc")
     if status == 404:
@@ -106,12 +110,7 @@ def _as_ours(url: str) -> Iterator[None]:
     try:
         yield
     except httpx.HTTPError as error:
-        raise Unreachable(f"{_shown(url)} cannot be read: {error or type(error).__name__}") from None
-
-
-def _shown(url: str) -> str:
-    """A query may be a secret."""
-    return url.partition("?")[0]
+        raise Unreachable(f"{shown(url)} cannot be read: {error or type(error).__name__}") from None
 
 
 def _passwords() -> httpx.Auth | None:

@@ -73,10 +73,17 @@ class ReleaseCommands(PlatformCommands):
 
     def note_addition(self, model: str, version: int | None, detail: dict[str, Any]) -> None:
         """That somebody asked for a release to be added, which takes a while and may fail."""
-        label = "release.ask_to_add"
-        self._check(Action.RELEASE_WRITE, label, _target(model, version))
+        self._note("release.ask_to_add", model, version, detail)
+
+    def note_code(self, model: str, version: int | None, address: str) -> None:
+        """That somebody allowed what comes from an address to run code."""
+        self._note("release.allow_code", model, version, {"source": address})
+
+    def _note(self, label: str, model: str, version: int | None, detail: dict[str, Any]) -> None:
+        target = _target(model, version)
+        self._check(Action.RELEASE_WRITE, label, target)
         with self._store.begin() as connection:
-            self._record(connection, label, _target(model, version), detail)
+            self._record(connection, label, target, detail)
 
     def add(self, manifest: Manifest, notes: str = "") -> Release:
         """What is there already with the same name is never replaced."""

@@ -8,7 +8,7 @@ import pytest
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.chat import image_hosts
-from router.chat.image_hosts import ImageHosts, is_public
+from router.chat.image_hosts import ImageHosts
 
 PUBLIC = "93.184.215.14"
 
@@ -74,7 +74,9 @@ async def test_what_is_not_fetched_is_refused_and_named(url: str, kind: ErrorKin
     assert "secret" not in caught.value.message
 
 
-@pytest.mark.parametrize("addresses", [(), ("10.0.0.7",), (PUBLIC, "127.0.0.1")])
+@pytest.mark.parametrize(
+    "addresses", [(), ("10.0.0.7",), (PUBLIC, "127.0.0.1"), ("::127.0.0.1",), ("fec0::1",)]
+)
 async def test_a_host_with_a_private_address_is_never_asked(addresses: tuple[str, ...]) -> None:
     web = Web()
     with pytest.raises(InflightError, match="no public address"):
@@ -93,27 +95,3 @@ async def test_a_host_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPa
     with pytest.raises(InflightError, match=r"could not be fetched within 0.05 s"):
         await hosts.fetch("https://cdn.example.org/a.png", "acme", "image 1")
     await hosts.close()
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        (PUBLIC, True),
-        ("2606:2800:21f:cb07:6820:80da:af6b:8b2c", True),
-        ("127.0.0.1", False),
-        ("10.1.2.3", False),
-        ("192.168.0.1", False),
-        ("172.16.0.1", False),
-        ("169.254.169.254", False),
-        ("100.64.0.1", False),
-        ("0.0.0.0", False),
-        ("224.0.0.1", False),
-        ("::1", False),
-        ("fe80::1%eth0", False),
-        ("fd00::1", False),
-        ("::ffff:10.0.0.1", False),
-        ("64:ff9b::a00:1", False),
-    ],
-)
-def test_addresses_of_this_machine_and_its_networks_are_not_public(address: str, expected: bool) -> None:
-    assert is_public(address) is expected

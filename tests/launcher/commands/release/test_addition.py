@@ -17,6 +17,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from launcher.commands.release.addition import add_release
 from launcher.console import SilentStage, StackConsole
+from launcher.packaging.models import checkpoint as checkpoints
 from launcher.packaging.models.checkpoint import local_checkpoint
 from launcher.packaging.models.fingerprint import fingerprint
 from launcher.packaging.models.manifest import sha256
@@ -32,6 +33,7 @@ from tests.fakes.file_server import COMMIT, file_server
 from tests.launcher.commands.release.conftest import SYNTHETIC, Shell
 from tests.launcher.commands.release.materials import (
     BERT,
+    LLAMA,
     TENSORS_CONFIG,
     write_checkpoint,
     write_safetensors,
@@ -545,3 +547,40 @@ def test_leftovers_of_a_killed_add_do_not_block_the_next(inflight: Shell, tmp_pa
     inflight("add", "tiny", str(write_checkpoint(tmp_path / "tiny")), *SYNTHETIC)
     assert not [name for name in inflight.files() if "stale" in name]
     assert inflight("verify", "tiny@1").startswith("tiny@1 has not changed since it was added")
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (ENDLESS, "the chat template cannot be rendered: it does not come to an end in time"),
+        ("{% for %}", "the chat template does not compile"),
+        ("{% set a = [1] %}" + "{% set a = [a, a] %}" * 60 + "{{ a }}", "it makes a value of"),
+    ],
+)
+def test_a_checkpoint_whose_chat_template_cannot_be_rendered_is_refused(
+    inflight: Shell, tmp_path: Path, template: str, said: str
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    (checkpoint / "chat_template.jinja").write_text(template)
+    assert said in inflight.refusal("add", "tiny", str(checkpoint), *SYNTHETIC)
+    assert inflight.files() == [".lock"]
+
+
+def test_a_template_that_refuses_some_chats_is_not_refused(inflight: Shell, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    (checkpoint / "chat_template.jinja").write_text("{{ raise_exception('only pairs of texts') }}")
+    inflight("add", "tiny", str(checkpoint), *SYNTHETIC)
+
+
+def test_a_rerankers_template_that_never_ends_is_refused_in_time(
+    inflight: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "CHECK_S", 15.0)
+    more = {"intermediate_size": 16, "vocab_size": 30, "rms_norm_eps": 1e-6, "rope_theta": 1e4}
+    scores = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
+    checkpoint = write_checkpoint(tmp_path / "judge", {**LLAMA, **more, **scores})
+    (checkpoint / "chat_template.jinja").write_text(ENDLESS + "{# 'query' 'document' #}")
+    assert "without an end" in inflight.refusal("add", "judge", str(checkpoint))
