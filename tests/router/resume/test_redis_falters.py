@@ -176,6 +176,23 @@ async def test_events_that_were_told_but_never_stored_are_lost_with_their_router
     assert rest.content.endswith(b"data: [DONE]\n\n")
 
 
+async def test_an_answer_for_which_its_new_router_has_no_room_yet_can_be_continued_later(pair: Pair) -> None:
+    hold(pair.first, *TEXTS[:3])
+    pair.second.pipeline.script = lambda call: words(*TEXTS)
+    seen = await pair.begin(CHAT, events=4, n=1)
+    pair.dies()
+    known = len(sse.split(seen))
+    pair.second.permits.draining = True  # it refuses whatever it is asked for, before an engine hears of it
+    refused = await pair.again(CHAT, known, n=1)
+    assert b"id: " not in refused.content
+    assert refused.content.startswith(b'data: {"error"')
+    pair.second.permits.draining = False
+    rest = await pair.again(CHAT, known, n=1)
+    assert rest.content.endswith(b"data: [DONE]\n\n")
+    assert (await pair.again(CHAT, n=1)).content == seen + rest.content
+    assert await pair.billed() == (1, len(TEXTS))
+
+
 async def test_a_repeated_request_does_not_prolong_how_long_its_answer_is_kept(pair: Pair) -> None:
     pair.first.pipeline.script = lambda call: words(*TEXTS)
     whole = await pair.first.http.post(CHAT, json=STREAMS[CHAT], headers=KEY)
