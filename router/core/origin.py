@@ -9,16 +9,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _chance: ContextVar[random.Random | None] = ContextVar("chance", default=None)
+_take: ContextVar[int] = ContextVar("take", default=1)
 
 
 @contextmanager
-def originating(seed: int) -> Iterator[None]:
-    """What is called inside, and in tasks made there, has the same ids each time that it is called."""
-    token = _chance.set(random.Random(seed))
+def originating(seed: int, take: int = 1) -> Iterator[None]:
+    """What is called inside, and in tasks made there, has the same ids each time that it is called.
+
+    `take` counts these times, over all routers.
+    """
+    chance, number = _chance.set(random.Random(seed)), _take.set(take)
     try:
         yield
     finally:
-        _chance.reset(token)
+        _take.reset(number)
+        _chance.reset(chance)
+
+
+def current_take() -> int:
+    return _take.get()
 
 
 def random_hex(size_bytes: int) -> str:

@@ -16,6 +16,7 @@ from router.http import sse
 from router.http.exchange import Exchange
 from router.http.inner_exchange import InnerWire, Turn
 from router.request.errors import write_error
+from router.resume.event_log import Moved
 
 if TYPE_CHECKING:
     from router.content.conversations.response_store import ResponseStore
@@ -49,7 +50,14 @@ class UnreadExchange(Exchange):
     def start(self, status: int, headers: Headers, length_bytes: int | None = None) -> None:
         self.started = True
 
+    @property
+    def is_taken(self) -> bool:
+        """Another router makes the response: it thought that this one was gone."""
+        return self._sink.is_taken
+
     def send(self, data: bytes) -> Awaitable[None]:
+        if self.is_taken:
+            raise Moved
         self._sink.add(sse.split(data))
         return Turn()
 

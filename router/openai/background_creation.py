@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.response_store import EndedResponse
 from router.core.fair_pool import unless_left
+from router.core.origin import current_take
 from router.http import sse
 from router.openai.background import Run, UnreadExchange, deliver
 from router.request.errors import respond_json
@@ -53,7 +54,7 @@ class BackgroundCreation:
         dialect = asked.dialect(record.request_id)
         queued, past = dialect.queued(), asked.past
         begun = EndedResponse(asked.id, asked.created_s, queued, past.new, (), body.previous_response_id)
-        sink = background.events.open(record.tenant, asked.id)
+        sink = background.events.open(record.tenant, asked.id, current_take())
         run = Run(asked.id, asked.owner, queued, record, UnreadExchange(exchange.request, sink))
         events, following = None, None
         try:
@@ -79,8 +80,9 @@ class BackgroundCreation:
         try:
             await self._answer(run, record, asked)
         except Exception as error:
-            known = error if isinstance(error, InflightError) else _FAILED
-            await self._fail(run, record, asked, known)
+            if not run.exchange.is_taken:
+                known = error if isinstance(error, InflightError) else _FAILED
+                await self._fail(run, record, asked, known)
             raise
 
     async def _answer(self, run: Run, record: Record, asked: Asked) -> None:

@@ -10,6 +10,8 @@ import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
 
+_COME_BACK_S = 2.0
+
 
 class Claim(msgspec.Struct, frozen=True):
     """Whoever comes first with a key says what it is for, and what its answer is made from."""
@@ -63,16 +65,22 @@ class Claimed:
 class EventLog(Protocol):
     """Events are numbered from 0."""
 
-    def open(self, tenant: str, name: str) -> EventSink:
-        """For a new answer that nobody else has a name for."""
+    def open(self, tenant: str, name: str, take: int = 1) -> EventSink:
+        """For an answer whose name nobody else has, except the routers that made it in earlier takes."""
 
-    async def claim(self, tenant: str, name: str, claim: Claim) -> Claimed:
-        """For an answer that may be there already, be made elsewhere, or have been left by its router."""
+    async def claim(self, tenant: str, name: str, claim: Claim, after: int | None = None) -> Claimed:
+        """For an answer that may be there already, be made elsewhere, or have been left by its router.
+
+        `after` is given for one that was begun before: the number of the last event that the caller has. What
+        is told then goes at least as far. Raises NotKept where that cannot be had any more, and LogAway where
+        nobody knows at the moment; such an answer is never begun anew.
+        """
 
     async def follow(self, name: str, after: int) -> AsyncIterator[Sequence[bytes]]:
         """Those behind a number, and those to come, to the last; raises where they are no longer kept.
 
-        Raises `Moved` meanwhile where the router that makes them is gone.
+        Raises `Moved` meanwhile where the router that makes them is gone, and `LogAway` where they may be
+        kept, but cannot be read.
         """
 
     def forget(self, name: str) -> None:
@@ -84,6 +92,17 @@ class Moved(InflightError):
 
     def __init__(self) -> None:
         super().__init__(ErrorKind.ENGINE_FAILED, "the router that was generating this answer is gone")
+
+
+class LogAway(InflightError):
+    """Whether the answer is still kept is unknown: it is neither made again nor given up."""
+
+    def __init__(self) -> None:
+        message = (
+            "the answer is stored in Redis, which this router cannot reach at the moment: "
+            "send the same request again, with the same headers"
+        )
+        super().__init__(ErrorKind.OVERLOADED, message, retry_after_s=_COME_BACK_S)
 
 
 class NotKept(InflightError):

@@ -18,7 +18,7 @@ from router.core.origin import originating
 from router.http import sse
 from router.request.decoding import invalid
 from router.request.errors import HttpError, write_error
-from router.resume.event_log import Claim, Moved, NotKept
+from router.resume.event_log import Claim, LogAway, Moved, NotKept
 from router.resume.kept_exchange import Head, KeptExchange, decode_head
 from router.resume.retelling import Retelling
 
@@ -65,21 +65,21 @@ class KeyedRequests:
         name, reader = _name_of(record, request.headers[HEADER]), _Reader(exchange, _after(request))
         own = Claim(_fingerprint(request), record.request_id, secrets.randbits(63), time.time())
         for attempt in itertools.count(1):
-            claimed = await self._log.claim(record.tenant, name, own)
+            try:
+                claimed = await self._log.claim(record.tenant, name, own, reader.after)
+            except NotKept:
+                raise _not_kept() from None
             if claimed.claim.fingerprint != own.fingerprint:
                 message = "this Idempotency-Key was used with another request: use a new key for a new one"
                 raise InflightError(ErrorKind.CONFLICT, message, code="idempotency_key_reused")
             if claimed.sink is not None:
-                if reader.at and not claimed.told:
-                    claimed.sink.leave(b"", is_kept=False)
-                    raise _not_kept()
                 await self._make(name, exchange, record, endpoint, claimed, claimed.sink, reader)
                 return
             reader.is_repeat = True
             try:
                 await unless_left(self._read(name, reader), exchange.on_disconnect)
                 return
-            except Moved:
+            except (Moved, LogAway):
                 continue
             except NotKept:  # it may just have failed, and be begun again
                 if reader.has_begun or attempt > _MOST_LOOKS:
@@ -104,7 +104,7 @@ class KeyedRequests:
         with self._running(name, _Run(kept, sink)):
             reading = asyncio.get_running_loop().create_task(self._deliver(name, exchange, reader))
             try:
-                with originating(claim.seed):
+                with originating(claim.seed, claimed.take):
                     await endpoint(kept, record)
                 sink.close()
             except BaseException as error:
@@ -172,6 +172,11 @@ class _Reader:
         return self._head is not None
 
     @property
+    def after(self) -> int | None:
+        """The last event that it has of an answer that was certainly begun."""
+        return self.at if self.at or self.is_repeat else None
+
+    @property
     def follows_after(self) -> int:
         return -1 if self._head is None else self.at
 
@@ -223,7 +228,10 @@ def _end_badly(
         kept.keep_failure()
         sink.close()
         return
-    goes_on = retelling is not None and (is_callers or retelling.goes_on_elsewhere(told))
+    is_refused = record.dispatched_s is None  # for now: no engine has failed on it
+    goes_on = retelling is not None and (
+        is_callers or retelling.goes_on_elsewhere(told) or (is_refused and retelling.has_begun)
+    )
     sink.leave(kept.failure or b"", is_kept=goes_on and kept.failure is not None)
 
 

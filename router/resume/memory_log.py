@@ -123,18 +123,20 @@ class MemoryEventLog:
     def __contains__(self, name: str) -> bool:
         return name in self._kept
 
-    def open(self, tenant: str, name: str, claim: Claim | None = None) -> KeptAnswer:
+    def open(self, tenant: str, name: str, take: int = 1, claim: Claim | None = None) -> KeptAnswer:
         self._forget_expired()
         self.forget(name)
         kept = self._kept[name] = KeptAnswer(tenant, name, self, claim)
         self.make_room(kept, _ANSWER_BYTES)
         return kept
 
-    async def claim(self, tenant: str, name: str, claim: Claim) -> Claimed:
+    async def claim(self, tenant: str, name: str, claim: Claim, after: int | None = None) -> Claimed:
         self._forget_expired()
         if (there := self.claim_of(name)) is not None:
             return Claimed(there)
-        return Claimed(claim, self.open(tenant, name, claim))
+        if after:
+            raise NotKept
+        return Claimed(claim, self.open(tenant, name, claim=claim))
 
     def claim_of(self, name: str) -> Claim | None:
         kept = self._kept.get(name)

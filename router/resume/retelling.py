@@ -37,7 +37,7 @@ class Retelling:
         self._all_told = tuple(self._told)
         self._news: _Noted = []
         self._next = asyncio.Event()
-        self.has_begun = False  # to tell, here or before
+        self.has_begun = bool(claimed.told)  # here or before
 
     def generate(self, pipeline: Pipeline, index: int, call: GenerationCall) -> Generation:
         if self._take > 1:  # what the last router began may still be under way

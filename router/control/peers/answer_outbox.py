@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from router.control.peers.answer_stream import CLOSED, END, LEFT, TOO_LATE, events_entry, id_of
+from router.control.peers.answer_stream import CLOSED, END, GONE, LEFT, TOO_LATE, events_entry, id_of
 from router.control.peers.redis_link import RedisAway
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class AnswerSink:
         self._write({END: CLOSED}, self.local.close)
 
     def leave(self, last: bytes, is_kept: bool) -> None:
-        self._write({END: LEFT} if is_kept else None, lambda: self.local.leave(last, is_kept))
+        self._write({END: LEFT if is_kept else GONE}, lambda: self.local.leave(last, is_kept))
 
     async def is_followed(self) -> bool:
         return await self._outbox.is_followed(self.key)
@@ -64,18 +65,19 @@ class AnswerSink:
             self.local.log.forget(self.local.name)
         self.local.taken()
 
-    def _write(self, fields: dict[bytes, bytes] | None, tell: Callable[[], None]) -> None:
+    def _write(self, fields: dict[bytes, bytes], tell: Callable[[], None]) -> None:
         self._number += 1
         self._outbox.write(Write(self.key, self, f"{self._take}-{self._number}", fields, tell))
 
 
 class Write:
-    """One entry, or without fields the end of all; `tell` comes after it, once.
+    """One entry, or without fields the deletion of all; `tell` comes after it, once.
 
-    Nobody is told what comes of an answer that another router has taken.
+    Nobody is told what comes of an answer that another router has taken. One that `is_claim` begins an answer
+    that is being made already; there may be another one of the name.
     """
 
-    __slots__ = ("_tell", "entry_id", "fields", "key", "sink")
+    __slots__ = ("_tell", "entry_id", "fields", "is_claim", "key", "sink")
 
     def __init__(
         self,
@@ -84,11 +86,13 @@ class Write:
         entry_id: str = "",
         fields: dict[bytes, bytes] | None = None,
         tell: Callable[[], None] | None = None,
+        is_claim: bool = False,
     ) -> None:
         self.key = key
         self.sink = sink  # of whoever makes the answer
         self.entry_id = entry_id
         self.fields = fields
+        self.is_claim = is_claim
         self._tell = tell
 
     @property
@@ -97,7 +101,12 @@ class Write:
 
     @property
     def is_end(self) -> bool:
-        return self.fields is None or END in self.fields
+        return self.fields is not None and END in self.fields
+
+    @property
+    def is_drop(self) -> bool:
+        """Its router has no more to do with the answer, and nobody else has: the name is free."""
+        return self.sink is not None and self.fields == {END: GONE}
 
     @property
     def size_bytes(self) -> int:
@@ -166,7 +175,7 @@ class Outbox:
 
     async def _flush(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting, []
+            batch = self._next_batch()
             try:
                 results = await self._link.ask(self._send(batch))
             except (RedisAway, self._link.refusal) as error:
@@ -176,20 +185,48 @@ class Outbox:
             if self.is_away:
                 log.info("answers are stored in Redis again")
                 self.is_away = False
+            self.heard()
+            ended = []
             for write, result in zip(batch, results, strict=True):
-                await self._written(write, result)
-            for write in () if self._waiting else batch:
-                if write.sink is not None:
+                if await self._written(write, result) and write.is_end:
+                    ended.append(write)
+            await self._let_go(ended)
+            behind = {write.key for write in self._waiting}
+            for write in batch:
+                if write.sink is not None and write.key not in behind:
                     write.sink.is_ahead = False
+
+    def _next_batch(self) -> list[Write]:
+        """All up to the next claim: what comes after one that fails would be added to another's answer."""
+        ends = (number for number, write in enumerate(self._waiting, 1) if write.is_claim)
+        end = next(ends, len(self._waiting))
+        batch, self._waiting = self._waiting[:end], self._waiting[end:]
+        return batch
+
+    async def _let_go(self, ended: Sequence[Write]) -> None:
+        """Only once their ends are there: until then another router may have taken them."""
+        self._waiting += [Write(write.key) for write in ended if write.is_drop]
+        pipe = self._link.redis.pipeline(transaction=False)
+        for write in ended:
+            if not write.is_drop:
+                pipe.pexpire(write.key, int(1000 * self._kept_s))
+        if len(pipe):
+            with suppress(RedisAway, self._link.refusal):  # then they stay for as long as they might have run
+                await self._link.ask(pipe.execute(raise_on_error=False))
 
     async def _owe(self, batch: list[Write]) -> None:
         """Readers go on; Redis gets it when it is back, unless that is too much by then."""
         self._waiting = [*batch, *self._waiting]
+        for write in batch:
+            if write.sink is not None:
+                write.sink.renewed_s = -inf
         if sum(write.size_bytes for write in self._waiting) > _MOST_OWED_BYTES:
             for write in self._waiting:
                 if write.sink is not None:
                     write.sink.is_lost = True
-            self._waiting = []
+            # Who reads one of these by another router need not wait for the rest.
+            last = {write.key: write for write in self._waiting if write.sink is not None}
+            self._waiting = [Write(key, None, write.entry_id, {END: GONE}) for key, write in last.items()]
         await asyncio.sleep(_PAUSE_S)
 
     async def _send(self, batch: Sequence[Write]) -> list[Any]:
@@ -200,31 +237,32 @@ class Outbox:
             if write.fields is None:
                 pipe.delete(key)
                 continue
+            if write.is_lost:
+                pipe.exists(key)
+                continue
             pipe.xadd(key, write.fields, id=write.entry_id, nomkstream=not write.entry_id.endswith("-1"))
-            if write.is_end:
-                pipe.pexpire(key, int(1000 * self._kept_s))
-            elif sink is not None and now_s - sink.renewed_s > _RENEWED_S:
+            if sink is not None and not write.is_claim and now_s - sink.renewed_s > _RENEWED_S:
                 sink.renewed_s = now_s
                 pipe.pexpire(key, RUNS_AT_MOST_MS)
         results = await pipe.execute(raise_on_error=False)
         return [results[place] for place in places]
 
-    async def _written(self, write: Write, result: Any) -> None:
+    async def _written(self, write: Write, result: Any) -> bool:
+        """Whether it is in Redis now."""
+        is_there = isinstance(result, bytes)
         if (sink := write.sink) is None:
-            return
-        if result is None:  # nothing is there any more
-            sink.is_lost = True
-        elif isinstance(result, Exception) and TOO_LATE in str(result):
-            if not await self._is_there(write):
-                if not sink.is_taken:
-                    sink.taken()
-                sink.is_lost = True
+            return is_there
+        if isinstance(result, Exception) and TOO_LATE in str(result):
+            is_there = await (self._is_own(write) if write.is_claim else self._is_there(write))
+            if not is_there and not write.is_claim and not sink.is_taken:
+                sink.taken()
         elif isinstance(result, Exception):
             self.lost(result)
-            sink.is_lost = True
+        sink.is_lost = sink.is_lost or not is_there
         write.tell()
         while self._untold and self._untold[0].is_told:
             self._untold.popleft()
+        return is_there
 
     async def _is_there(self, write: Write) -> bool:
         """It was written, and only the answer was lost; otherwise another router has taken the answer."""
@@ -234,9 +272,24 @@ class Outbox:
             return True
         return bool(found) and id_of(found[0][0])[0] == id_of(write.entry_id.encode())[0]
 
+    async def _is_own(self, claim: Write) -> bool:
+        """Otherwise another router was asked for the same meanwhile: its answer is the one that is kept."""
+        there = claim.entry_id
+        while True:
+            try:
+                found = await self._link.ask(self._link.redis.xrange(claim.key, there, there))
+                return bool(found) and found[0][1] == claim.fields
+            except (RedisAway, self._link.refusal) as error:
+                self.lost(error)
+                await asyncio.sleep(_PAUSE_S)
+
     def _tell_all_ahead(self) -> None:
         while self._untold:
             self._untold.popleft().tell_ahead()
+
+    def heard(self) -> None:
+        """Redis answers."""
+        self.asked_again_s = 0.0
 
     def lost(self, error: Exception) -> None:
         if not self.is_away:

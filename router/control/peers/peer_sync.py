@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD_S = 0.25
-_LONGEST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 1.0
 
 
 class PeerSync:

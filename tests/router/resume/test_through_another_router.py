@@ -3,105 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
-from redis import Redis
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.peers import shared_events
-from router.control.peers.redis_link import RedisLink
 from router.control.peers.shared_events import SharedEventLog
 from router.http import sse
 from router.resume.event_log import Claim, Moved
 from tests.fakes.pipeline import words
-from tests.router.control.peers.redis_server import RedisServer, running_redis
-from tests.router.running import MODEL, QUESTION, RunningRouter, running_router
-
-KEY = {"idempotency-key": "one"}
-STREAMS: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"model": MODEL, "messages": QUESTION, "stream": True, "n": 2},
-    "/v1/completions": {"model": MODEL, "prompt": "hi", "stream": True, "stop": "never"},
-    "/v1/responses": {"model": MODEL, "input": "hi", "stream": True},
-    "/v1/messages": {"model": MODEL, "messages": QUESTION, "max_tokens": 9, "stream": True},
-}
-CHAT = "/v1/chat/completions"
-TEXTS = ("He", "llo ", "wo", "rld", ", and ", "more", "!")
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with running_redis() as running:
-        yield running
-
-
-@dataclass
-class Pair:
-    """Of routers; the first `dies`, which the second hears of as it would in a deployment."""
-
-    first: RunningRouter
-    second: RunningRouter
-    client: Redis
-
-    def lives(self, name: str) -> None:
-        self.client.set(f"inflight:test:{name}", b"")
-
-    def dies(self, name: str = "first") -> None:
-        self.client.delete(f"inflight:test:{name}")
-
-    async def begin(self, path: str, events: int = 1, **more: object) -> bytes:
-        """By the first router, read until there are so many events, then cut."""
-        http, body = self.first.http, {**STREAMS[path], **more}
-        async with http.stream("POST", path, json=body, headers=KEY) as response:
-            seen = b""
-            async for some in response.aiter_raw():
-                seen += some
-                if len(sse.split(seen)) >= events:
-                    return seen
-        raise AssertionError(seen)
-
-    async def again(self, path: str, at: int = 0, **more: object) -> httpx.Response:
-        headers = {**KEY, "last-event-id": str(at)}
-        return await self.second.http.post(path, json={**STREAMS[path], **more}, headers=headers)
-
-    async def billed(self) -> tuple[int, int]:
-        """Requests and completion tokens, by both."""
-        await self.first.usage("local")
-        (used,) = await self.second.usage("local")
-        return used.requests, used.completion_tokens
-
-
-@pytest.fixture
-async def pair(redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
-    monkeypatch.setattr(shared_events, "_LOOKS_S", 0.05)
-    async with AsyncExitStack() as closing:
-        routers = []
-        for name in ("first", "second"):
-            log = SharedEventLog(RedisLink(redis.url, "test"), name)
-            closing.push_async_callback(log._link.close)
-            closing.push_async_callback(log.close)
-            routers.append(await closing.enter_async_context(running_router(data_dir=tmp_path, events=log)))
-        client = closing.enter_context(Redis.from_url(redis.url))
-        client.flushall()
-        made = Pair(routers[0], routers[1], client)
-        made.lives("first")
-        made.lives("second")
-        yield made
-        for router in routers:
-            router.permits.cut_all(lambda: InflightError(ErrorKind.CANCELLED, "the test is over"))
-
-
-def hold(router: RunningRouter, *texts: str) -> asyncio.Event:
-    """Until it is set, an answer has come to the end of these words, and each choice of it."""
-    event = asyncio.Event()
-    router.pipeline.script = lambda call: [*words(*texts)[:-1], event, *words(*TEXTS[len(texts) :])]
-    return event
+from tests.router.control.peers.redis_server import RedisServer
+from tests.router.resume.pair import CHAT, KEY, STREAMS, TEXTS, Pair, hold
+from tests.router.running import MODEL
 
 
 @pytest.mark.parametrize("path", STREAMS)
@@ -156,13 +71,13 @@ async def test_an_answer_that_another_router_makes_is_read_there_and_not_made_ag
 async def test_who_reads_through_another_router_waits_for_no_look_at_who_makes_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = SharedEventLog._is_made
+    look = SharedEventLog._look
 
-    async def look_slowly(*given: Any) -> bool:
+    async def look_slowly(*given: Any) -> None:
         await asyncio.sleep(2 * shared_events._LOOKS_S)
-        return await look(*given)
+        await look(*given)
 
-    monkeypatch.setattr(SharedEventLog, "_is_made", look_slowly)
+    monkeypatch.setattr(SharedEventLog, "_look", look_slowly)
     go_on = hold(pair.first, *TEXTS[:3])
     seen = await pair.begin(CHAT, events=4)
     reading = asyncio.ensure_future(pair.again(CHAT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -36,6 +37,15 @@ class RedisServer:
         while not self._answers():
             assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
             time.sleep(0.02)
+
+    def freeze(self) -> None:
+        """Connections stay, commands wait: they are executed when it goes on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         if self._process is not None:

@@ -34,6 +34,9 @@ class Pipe:
     def pexpire(self, key: str, kept_ms: int) -> None:
         self._ids.append("")
 
+    def exists(self, key: str) -> None:
+        self._ids.append("")
+
     async def execute(self, raise_on_error: bool) -> list[Any]:
         return await self._redis.take(self._ids)
 
