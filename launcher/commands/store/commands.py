@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from client.terminal import confirm, print
 from launcher.commands.installation import store_as_it_is
 from launcher.commands.options import Config, DataDir
 from launcher.commands.output import moment
@@ -81,7 +82,7 @@ def downgrade(
     from router.store.migrate import downgrade as downgrade_schema
 
     if not yes:
-        typer.confirm(f"What schemas after {to} added will be lost. Continue?", abort=True)
+        confirm(f"What schemas after {to} added will be lost. Continue?")
     with store_as_it_is(data_dir, config) as (store, _):
         was = downgrade_schema(store.engine, to)
     print(f"the store had schema {was} and has {to}")
