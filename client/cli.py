@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from client.http import DEFAULT_URL, InflightClient, NotListening, RequestFailed, TextStream
+from client.terminal import Console, print, speak
+from python_backend.wire.visible_text import visible
 
 URL_VARIABLE = "INFLIGHT_URL"
 _HELP = (
     "Ctrl-C stops an answer, Ctrl-D or /exit leaves. /reset clears the conversation, /system TEXT changes "
     "the instructions."
 )
-# A model must not be able to drive the terminal: everything but line feed and tab is taken out.
-_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
 UrlOption = Annotated[str, typer.Option(metavar="URL", help="The router's address.", envvar=URL_VARIABLE)]
 ModelOption = Annotated[str | None, typer.Option(help="The model. [default: the first one served]")]
@@ -54,7 +54,7 @@ def ask(
             _complain(failure)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            typer.echo()
+            print()
             raise typer.Exit(130) from None
 
 
@@ -73,7 +73,8 @@ def chat(
         except RequestFailed as failure:
             _complain(failure)
             raise typer.Exit(1) from None
-        Console(stderr=True, highlight=False).print(f"[bold]{name}[/bold] at {url}\n[dim]{_HELP}[/dim]")
+        beginning = Text.assemble((visible(name), "bold"), f" at {visible(url)}\n", (_HELP, "dim"))
+        Console(stderr=True).print(beginning)
         _load_line_editing()
         talk(client, Conversation(system), _options(max_tokens, temperature), _read_line)
 
@@ -123,7 +124,7 @@ def talk(
         elif command == "/system":
             conversation.instruct(rest.strip())
         elif line.startswith("/"):
-            typer.echo(_HELP, err=True)
+            print(_HELP, file=sys.stderr)
         elif line:
             _answer(client, conversation, options, line)
 
@@ -138,7 +139,7 @@ def _answer(client: InflightClient, conversation: Conversation, options: dict[st
         _complain(failure)
     except KeyboardInterrupt:  # before the first word
         conversation.take_back()
-        typer.echo()
+        print()
 
 
 def _print_answer(stream: TextStream, *, interruptible: bool = False) -> str:
@@ -147,11 +148,11 @@ def _print_answer(stream: TextStream, *, interruptible: bool = False) -> str:
     try:
         for text in stream:
             texts.append(text)
-            typer.echo(text.translate(_CONTROLS) if sys.stdout.isatty() else text, nl=False)
+            speak(text)
     except KeyboardInterrupt:
         if not (interruptible and texts):
             raise
-    typer.echo()
+    print()
     return "".join(texts)
 
 
@@ -161,9 +162,9 @@ def _options(max_tokens: int | None, temperature: float | None) -> dict[str, Any
 
 
 def _complain(failure: RequestFailed) -> None:
-    typer.echo(f"error: {failure.message}", err=True)
+    print(f"error: {failure.message}", file=sys.stderr)
     if isinstance(failure, NotListening):
-        typer.echo(f"start it with make serve, or name its address with --url or {URL_VARIABLE}", err=True)
+        print(f"start it with make serve, or name its address with --url or {URL_VARIABLE}", file=sys.stderr)
 
 
 def _read_line() -> str | None:
@@ -172,9 +173,9 @@ def _read_line() -> str | None:
         try:
             return input("> ").strip()
         except KeyboardInterrupt:
-            typer.echo()
+            print()
         except EOFError:
-            typer.echo()
+            print()
             return None
 
 

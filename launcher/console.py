@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -19,13 +18,16 @@ from rich.progress import (
     SpinnerColumn,
     TaskID,
     TaskProgressColumn,
-    TextColumn,
     TimeElapsedColumn,
 )
+
+from client.screen_parts import Description
+from client.terminal import Console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import Console as AnyConsole
     from rich.table import Table
 
 
@@ -48,9 +50,9 @@ class LastingConsole(Console):
 class StackConsole:
     """Bars and spinners on a terminal, one plain line for each piece of news elsewhere."""
 
-    def __init__(self, console: Console | None = None, errors: Console | None = None) -> None:
-        self._console = console or LastingConsole(highlight=False)
-        self._errors = errors or LastingConsole(stderr=True, highlight=False)
+    def __init__(self, console: AnyConsole | None = None, errors: AnyConsole | None = None) -> None:
+        self._console = console or LastingConsole()
+        self._errors = errors or LastingConsole(stderr=True)
 
     @contextmanager
     def stage(
@@ -102,8 +104,8 @@ def own_command() -> str:
     )
 
 
-def progress_bar(console: Console, total_bytes: int | None, total_steps: int | None) -> Progress:
-    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
+def progress_bar(console: AnyConsole, total_bytes: int | None, total_steps: int | None) -> Progress:
+    columns = [SpinnerColumn(), Description()]
     if total_bytes or total_steps:
         columns += [BarColumn(), TaskProgressColumn()]
     if total_bytes:

@@ -48,12 +48,13 @@ ALLOWED = {
         "python_backend.sharing",
         "python_backend.wire",
     },
-    "client": {"client"},
+    "client": {"client", "python_backend.wire.visible_text"},
     "loadtest": {"loadtest", "client"},
     # The simulator plays traces through the very decisions that serve: admission, the choice of a replica, a
     # step's budget.
     "simulator": {
         "simulator",
+        "client.screen_parts",
         "loadtest",
         "python_backend.costs",
         "python_backend.engine.scheduling",

@@ -10,9 +10,10 @@ import tempfile
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn
 
+from client.screen_parts import Description
+from client.terminal import Console
 from deploy.bundle.archive import write_archive
 from deploy.bundle.contents import contents
 from deploy.bundle.selection import LEFT_OUT_OF_VLLM
@@ -43,7 +44,7 @@ def main() -> None:
         help="a runtime, for a host with the torch that it needs, 1.2 GB more",
     )
     options = parser.parse_args()
-    console = Console(highlight=False)
+    console = Console()
     try:
         build(options.python_version, options.with_default_model, options.runtime == "vllm", console)
     except (BundleError, CheckpointError) as error:
@@ -103,7 +104,7 @@ def build(python: str, with_model: bool, with_vllm: bool, console: Console) -> N
         listing = render(file.name, version, parts)
         members = contents(ROOT, wheels, version, python, models, same_each_time(listing), of_vllm)
         total_bytes = sum(len(member.read()) for member in members.values())
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        columns = (Description(), BarColumn(), DownloadColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task(f"Packing {len(members)} files", total=total_bytes)
             checksum = write_archive(file, members, lambda size: progress.advance(task, size))

@@ -22,6 +22,25 @@ keep() {
     fi
 }
 of() { cat "$secrets/$1"; }
+# Prometheus and Alertmanager know passwords as bcrypt alone, which perl asks this system's crypt for. Where
+# there is none that can (macOS), the image does that the others are built on.
+hasher='chomp(my $password = <STDIN>); print crypt($password, $ARGV[0])'
+bcrypt() {
+    salt="\$2b\$10\$$(random 21)."
+    made=$(of "$1" | perl -e "$hasher" "$salt" 2>/dev/null) || made=
+    case $made in
+    "$salt"*) ;;
+    *) made=$(of "$1" | docker run --rm -i --network=none "${PYTHON_IMAGE:-python:3.12.13-slim-bookworm}" \
+        perl -e "$hasher" "$salt") || made= ;;
+    esac
+    case $made in
+    "$salt"*) printf %s "$made" ;;
+    *)
+        echo "setup.sh: no bcrypt of $1: install perl, or start Docker, and run this again" >&2
+        return 1
+        ;;
+    esac
+}
 
 random 32 | keep postgres_password
 printf 'postgresql://inflight:%s@postgres:5432/inflight' "$(of postgres_password)" | keep store_url
@@ -37,6 +56,12 @@ printf 'user default on #%s resetchannels ~inflight:* -@all %s\n' "$hash" "$allo
 random 40 | keep triton_secret
 head -c 32 /dev/urandom | keep pepper
 random 24 | keep grafana_password
+if [ ! -s "$secrets/prometheus_password" ]; then rm -f "$secrets/prometheus_web"; fi
+random 32 | keep prometheus_password
+if [ ! -s "$secrets/prometheus_web" ]; then
+    hashed=$(bcrypt prometheus_password)
+    printf "basic_auth_users:\n  inflight: '%s'\n" "$hashed" | keep prometheus_web
+fi
 printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep admin_key
 printf 'ik-%s-%s' "$(random 8)" "$(random 40)" | keep metrics_key
 # Lasts 30 days from its first use by a router: delete it and run this again for a new one.

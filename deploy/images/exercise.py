@@ -185,9 +185,10 @@ def has_taken_over(containers: Containers, model: str, version: int) -> bool:
 def wait_scraped(containers: Containers) -> None:
     """Prometheus reads router and Triton, with its key and by their names."""
     query = f"{containers.url('prometheus')}/api/v1/query"
+    who = ("inflight", containers.secret("prometheus_password"))
 
     def is_scraped() -> bool:
-        answer = httpx.get(query, params={"query": "up == 1"}, trust_env=False)
+        answer = httpx.get(query, params={"query": "up == 1"}, auth=who, trust_env=False)
         return {each["metric"]["job"] for each in answer.json()["data"]["result"]} >= SCRAPED
 
     containers.wait(is_scraped, "Prometheus reads router and Triton", SCRAPED_WITHIN_S, "prometheus")

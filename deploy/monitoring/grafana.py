@@ -33,6 +33,10 @@ datasources:
     url: http://prometheus:9090
     isDefault: true
     editable: false
+    basicAuth: true
+    basicAuthUser: inflight
+    secureJsonData:
+      basicAuthPassword: $__file{{/run/secrets/prometheus_password}}
     jsonData:
       httpMethod: POST
       timeInterval: 15s  # as often as prometheus.yml scrapes

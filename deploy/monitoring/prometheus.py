@@ -27,12 +27,15 @@ scrape_configs:
       - {{names: [triton], type: A, port: 8002, refresh_interval: 15s}}
 
   - job_name: prometheus
+    basic_auth: {{username: inflight, password_file: /run/secrets/prometheus_password}}
     static_configs:
       - targets: ["127.0.0.1:9090"]
 
-# Alerts are shown by Prometheus and Grafana. To be told of them, run an Alertmanager and name it here:
+# Alerts are shown by Prometheus and Grafana. To be told of them, run an Alertmanager and name it here. Alerts
+# name tenants: start it with --web.config.file=/run/secrets/prometheus_web, as Prometheus is.
 # alerting:
 #   alertmanagers:
-#     - static_configs:
+#     - basic_auth: {{username: inflight, password_file: /run/secrets/prometheus_password}}
+#       static_configs:
 #         - targets: ["alertmanager:9093"]
 """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from client.terminal import print
 from launcher.failure import ProcessFailed, Unusable
 from launcher.secret_files import with_secrets
 from launcher.settings import SettingsError, load_settings, state_dir

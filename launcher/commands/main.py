@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from client.cli import ask, chat
+from client.terminal import print
 from launcher.commands import (
     adapter,
     administration,
@@ -181,5 +182,5 @@ def version() -> None:
     """Show the versions of inflight, Triton, the engine's compiler and Python."""
     for package in ("inflight", "nvidia-pytriton", "numba", "torch"):
         with suppress(importlib.metadata.PackageNotFoundError):  # one for the CPU, one for the GPU
-            typer.echo(f"{package} {importlib.metadata.version(package)}")
-    typer.echo(f"Python {platform.python_version()} on {platform.machine()}")
+            print(f"{package} {importlib.metadata.version(package)}")
+    print(f"Python {platform.python_version()} on {platform.machine()}")

@@ -8,6 +8,8 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from client.terminal import print
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -19,13 +21,13 @@ _REDRAW_S = 1.0
 
 def output_console() -> Console:
     """A file or a pipe has no width to keep to."""
-    from rich.console import Console
+    from client.terminal import Console as Plain
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 240)
+    return Plain(width=None if sys.stdout.isatty() else 240)
 
 
 def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    from rich.table import Table
+    from client.screen_parts import Table
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:

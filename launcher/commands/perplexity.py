@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
+from client.screen_parts import Table
 from launcher.bundle import bundled_with
 from launcher.console import StackConsole
 from launcher.packaging.engine_task import PERPLEXITY, run_engine_task

@@ -1,7 +1,8 @@
 """A store as one file, and back: the same file for SQLite and PostgreSQL, readable by later versions.
 
-Gzipped lines of JSON: a head, then for each table its name and columns, and its rows as lists. All of it is
-of one moment, whatever is written meanwhile. What routers that run hold at this moment is not in it.
+Gzipped lines of JSON: a head, then for each table its name and columns, and its rows as lists; at last its
+signature. All of it is of one moment, whatever is written meanwhile. What routers that run hold at this
+moment is not in it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import sqlalchemy as sql
 from sqlalchemy import Connection, Table
 
 from router.store import content_tables, migrate
+from router.store.backup_signature import Signature, SignatureError, SignedContent, Signer
 from router.store.database import CHANGES, FINGERPRINT, PepperError, Store, read_counters
 from router.store.private_directory import make_private
 from router.store.schema import METADATA, control, counters, facts, leases, organisations, prices
@@ -32,6 +34,10 @@ _ROWS_AT_ONCE = 200
 _BYTES = "base64"
 # Of routers that run: theirs stay, and those of the backup's moment are over.
 _MOMENTARY = frozenset({leases.name, control.name, "alembic_version"})
+_UNSIGNED = (
+    "{file} is not signed, so nobody can tell whether it was changed since it was made. Backups of 0.8.0 and "
+    "before are not; a later one has lost its end. If nobody else could write into it, --unsigned restores it"
+)
 assert content_tables.files.name in METADATA.tables  # its tables are part of the metadata once it is imported
 
 
@@ -43,19 +49,27 @@ class BackupError(Exception):
 class Summary:
     schema: str
     rows: int
+    # None in backups of 0.8.0 and before.
+    made_s: float | None = None
 
 
-def back_up(store: Store, file: Path) -> Summary:
+def back_up(store: Store, file: Path, signer: Signer) -> Summary:
     """Readable by its owner alone; it is there whole or not at all. The store may have an older schema."""
     partial = file.with_name(f".{file.name}.partial")
     rows = 0
     try:
-        with store.read() as connection, _writing(partial) as lines:
+        with store.read() as connection, _writing(partial, signer) as lines:
             schema, newest = migrate.pending(connection)
             if schema is None:
                 raise BackupError("the store is empty: there is nothing to back up")
             pepper = connection.scalar(sql.select(facts.c.value).where(facts.c.name == FINGERPRINT))
-            _write(lines, {"format": FORMAT, "schema": schema, "pepper": pepper})
+            if pepper not in (None, signer.fingerprint):
+                raise PepperError(
+                    "the keys in this store were created with another pepper, which signs its backups too: "
+                    "use the pepper file of the installation that created them"
+                )
+            made_s = time.time()
+            _write(lines, {"format": FORMAT, "schema": schema, "pepper": pepper, "made_s": made_s})
             for table in _tables(connection, METADATA if schema == newest else None):
                 _write(lines, {"table": table.name, "columns": [column.name for column in table.columns]})
                 for row in _rows(connection, table):
@@ -64,10 +78,10 @@ def back_up(store: Store, file: Path) -> Summary:
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
-    return Summary(schema, rows)
+    return Summary(schema, rows, made_s)
 
 
-def back_up_before_migration(store: Store, directory: Path) -> Path | None:
+def back_up_before_migration(store: Store, directory: Path, signer: Signer) -> Path | None:
     """Where a router is about to change the schema of an older version: whoever goes back needs it."""
     with store.read() as connection:
         present, newest = migrate.pending(connection)
@@ -76,7 +90,7 @@ def back_up_before_migration(store: Store, directory: Path) -> Path | None:
     file = directory / f"schema-{present}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.backup"
     try:
         make_private(directory)
-        made = back_up(store, file)
+        made = back_up(store, file, signer)
     except OSError as error:
         raise migrate.SchemaError(
             f"the store has schema {present} and could not be backed up before its migration: {error}"
@@ -100,18 +114,16 @@ def _tables(connection: Connection, known: sql.MetaData | None) -> list[Table]:
 
 
 def restore(
-    store: Store, file: Path, pepper_fingerprint: str, now_s: float, *, replace: bool = False
+    store: Store, file: Path, signer: Signer, now_s: float, *, replace: bool = False, unsigned: bool = False
 ) -> Summary:
     """Into an empty store, or with `replace` in place of what is there; all of it or nothing.
 
-    Routers that run meanwhile go on, and have read everything anew within a second.
+    Routers that run meanwhile go on, and have read everything anew within a second. A file that was changed
+    after it was signed is refused, and one that nobody signed too, unless `unsigned` lets it in.
     """
-    with _reading(file) as lines:
+    with _reading(file, signer, unsigned) as lines:
         head = _head(lines, file)
-        if head["pepper"] not in (None, pepper_fingerprint):
-            raise PepperError(
-                "the keys in this backup were created with another pepper: use the pepper file of that time"
-            )
+        _check_pepper(head["pepper"], signer)
         schema = str(head["schema"])
         if schema not in migrate.revisions():
             newest = migrate.revisions()[-1]
@@ -130,13 +142,21 @@ def restore(
                     "store, which is then migrated"
                 )
             readers = _Readers(connection)
-            summary = _fill(connection, lines, schema)
+            rows = _fill(connection, lines)
             readers.tell(connection, now_s)
         migrate.upgrade(store.engine)
-    return summary
+    made_s = head.get("made_s")
+    return Summary(schema, rows, made_s if isinstance(made_s, float) else None)
 
 
-def _fill(connection: Connection, lines: Iterator[Any], schema: str) -> Summary:
+def _check_pepper(fingerprint: str | None, signer: Signer) -> None:
+    if fingerprint not in (None, signer.fingerprint):
+        raise PepperError(
+            "the keys in this backup were created with another pepper: use the pepper file of that time"
+        )
+
+
+def _fill(connection: Connection, lines: Iterator[Any]) -> int:
     """The tables as they are in this schema, which need not be the newest."""
     own = _tables(connection, None)
     by_name = {table.name: table for table in own}
@@ -149,7 +169,7 @@ def _fill(connection: Connection, lines: Iterator[Any], schema: str) -> Summary:
         connection.execute(sql.insert(by_name[head["table"]]), values)
         rows += len(values)
     _continue_numbers(connection, own)
-    return Summary(schema, rows)
+    return rows
 
 
 def _batches(lines: Iterator[Any]) -> Iterator[tuple[dict[str, Any], list[list[Any]]]]:
@@ -232,17 +252,24 @@ def _write(lines: IO[str], value: Any) -> None:
 
 
 @contextmanager
-def _writing(file: Path) -> Iterator[IO[str]]:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as raw:
+def _writing(file: Path, signer: Signer) -> Iterator[IO[str]]:
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w+b") as raw:
         with gzip.open(raw, "wt", encoding="utf-8") as lines:
             yield lines
+        signer.sign(raw)
         raw.flush()
         os.fsync(raw.fileno())
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[Iterator[Any]]:
+def _reading(file: Path, signer: Signer, unsigned: bool) -> Iterator[Iterator[Any]]:
+    """Lines of a file that was found to be as it was signed.
+
+    It is checked again while it is read, in case somebody writes into it: after the last line comes an error
+    then, before anything is committed. Hence no buffer, which would hold what was there before.
+    """
+
     def parsed(lines: IO[str]) -> Iterator[Any]:
         try:
             for line in lines:
@@ -250,5 +277,20 @@ def _reading(file: Path) -> Iterator[Iterator[Any]]:
         except (OSError, EOFError, ValueError) as error:
             raise BackupError(f"{file} is damaged or not a backup: {error}") from error
 
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        yield parsed(lines)
+    with file.open("rb", buffering=0) as raw:
+        source: SignedContent | BinaryIO = raw
+        try:
+            if signature := Signature.of(raw):
+                _check_pepper(signature.fingerprint, signer)
+                signer.content(raw, signature).check()
+                source = signer.content(raw, signature)
+            elif not unsigned:
+                raise BackupError(_UNSIGNED.format(file=file))
+            raw.seek(0)
+            with gzip.open(source, "rt", encoding="utf-8") as lines:
+                yield parsed(lines)
+        except SignatureError:
+            raise BackupError(
+                f"{file} was changed or damaged after it was made: its signature belongs to other content. "
+                "Nothing was restored; use another copy"
+            ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 import msgspec
 
+from python_backend.wire.visible_text import is_hidden, visible
 from router.core.record import RequestLines
 from router.telemetry.redaction import redact
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 LogFormat = Literal["text", "json"]
 
 log = logging.getLogger(__name__)
+_NEXT_LINE = "\n  "
 
 
 class Fields(Protocol):
@@ -36,6 +39,9 @@ speaker: ContextVar[Fields | None] = ContextVar("speaker", default=None)
 class RedactingFormatter(logging.Formatter):
     """Redacts messages, tracebacks and stacks; not the time, which looks like a number of somebody.
 
+    Whatever a text holds, it cannot pose as a line of its own, which begins with a time, and no command of a
+    terminal is in it.
+
     A formatter and not a filter: what comes from the loggers of libraries passes the handler alone, and a
     traceback becomes text only here.
     """
@@ -46,16 +52,19 @@ class RedactingFormatter(logging.Formatter):
         if record.exc_text:
             record = copy.copy(record)  # another handler's formatter has left its text
             record.exc_text = None if record.exc_info else redact(record.exc_text or "")
-        return super().format(record)
+        if requests := _requests_in(record):
+            begin = self._begin(record)
+            return "\n".join(begin + visible(str(line)) for line in requests)
+        return visible(super().format(record), also_kept="\n\t").replace("\n", _NEXT_LINE)
 
     def usesTime(self) -> bool:
         return True
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        begin = f"{record.asctime} {record.levelname} {record.name} "
-        if _requests_in(record):  # a line each; all of it our own ids, names and numbers
-            return begin + record.message.replace("\n", "\n" + begin)
-        return begin + redact(record.message)
+        return self._begin(record) + redact(record.message)
+
+    def _begin(self, record: logging.LogRecord) -> str:
+        return f"{self.formatTime(record)} {record.levelname} {record.name} "
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         """As logging writes it; the text of a second is made once."""
@@ -84,7 +93,7 @@ class JsonFormatter(RedactingFormatter):
         }
         if requests := _requests_in(record):
             fields["message"] = "request"
-            return "\n".join(msgspec.json.encode(fields | line.log_fields()).decode() for line in requests)
+            return "\n".join(_json(fields | line.log_fields()) for line in requests)
         fields["message"] = _clean(redact(record.getMessage()))
         if (who := speaker.get()) is not None:
             fields |= who.log_fields()
@@ -92,7 +101,15 @@ class JsonFormatter(RedactingFormatter):
             fields["exception"] = _clean(self.formatException(record.exc_info))
         elif record.exc_text:
             fields["exception"] = _clean(redact(record.exc_text))
-        return msgspec.json.encode(fields).decode()
+        return _json(fields)
+
+
+def _json(fields: dict[str, object]) -> str:
+    """Controls that JSON allows in a string, escaped as it escapes others."""
+    text = msgspec.json.encode(fields).decode()
+    if text.isprintable():
+        return text
+    return "".join(json.dumps(char)[1:-1] if is_hidden(char) else char for char in text)
 
 
 def _requests_in(record: logging.LogRecord) -> RequestLines | None:

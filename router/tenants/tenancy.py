@@ -17,6 +17,7 @@ import sqlalchemy as sql
 from router.core.fair_pool import FairPool
 from router.core.tenant import LOCAL, Caller, UsageRecord
 from router.store.backup import back_up_before_migration
+from router.store.backup_signature import Signer
 from router.store.database import PepperError, Store, StoreAway, sqlite_url
 from router.store.migrate import SchemaError
 from router.store.private_directory import make_private
@@ -221,8 +222,13 @@ def tenancy_settings(
 
 
 def prepare_store(store: Store, settings: TenancySettings) -> None:
-    back_up_before_migration(store, settings.spool_dir.parent / "backups")
-    store.prepare(fingerprint(settings.pepper))
+    signer = backup_signer(settings.pepper)
+    back_up_before_migration(store, settings.spool_dir.parent / "backups", signer)
+    store.prepare(signer.fingerprint)
+
+
+def backup_signer(pepper: bytes) -> Signer:
+    return Signer(pepper, fingerprint(pepper))
 
 
 @contextmanager

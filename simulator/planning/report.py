@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
-from rich.table import Table
 
+from client.screen_parts import Table
 from loadtest.report.page import cards, page, table
 from python_backend.wire.tiers import Tier
 from simulator.svg import Panel, draw

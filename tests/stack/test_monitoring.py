@@ -100,7 +100,7 @@ def running_prometheus(folder: Path, stack: RunningStack) -> Iterator[Prometheus
     router, triton, itself = config["scrape_configs"]
     assert (router["job_name"], triton["job_name"]) == (ROUTER, TRITON)
     port = free_port()
-    del router["authorization"]
+    del router["authorization"], itself["basic_auth"]  # here it has no login
     router["static_configs"] = [{"targets": [stack.url.removeprefix("http://")]}]
     address = stack.triton_metrics_url.removeprefix("http://").removesuffix("/metrics")
     triton["static_configs"] = [{"targets": [address]}]

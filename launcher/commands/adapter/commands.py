@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.commands.installation import Installation, open_installation
 from launcher.commands.option_values import model_named
 from launcher.commands.options import AsJson, Config, DataDir

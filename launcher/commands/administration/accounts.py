@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.commands.administration.lookup import find_tenant, opened_administration
 from launcher.commands.option_values import microdollars
 from launcher.commands.options import AsJson, Config, DataDir

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.commands.administration.lookup import find_key, find_tenant, opened_administration
 from launcher.commands.option_values import long_duration_s, one_of
 from launcher.commands.options import AsJson, Config, DataDir

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.terminal import confirm, print
 from launcher.commands.administration.lookup import find_key, find_tenant, opened_administration
 from launcher.commands.installation import open_installation
 from launcher.commands.option_values import microdollars
@@ -183,7 +184,7 @@ def delete_tenant(
         admin = installation.administration
         found = find_tenant(admin, tenant)
         if not yes:
-            typer.confirm(f"Delete {found.name} ({found.id}) and everything it stored?", abort=True)
+            confirm(f"Delete {found.name} ({found.id}) and everything it stored?")
         admin.delete_organisation(SYSTEM, found.id)
         if prompt_log := installation.settings.router.get("prompt_log_dir"):
             delete_prompts(Path(prompt_log), found.id)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections import deque
 from contextlib import suppress
 
+from client.terminal import print
 from launcher.stack.processes import ChildProcess
 
 # Enough for what is shown of a start that failed; the container's log has the rest.
@@ -33,8 +33,7 @@ class EchoedProcess(ChildProcess):
                 text = line.decode("utf-8", errors="replace").rstrip("\r\n")
                 lines.append(text)
                 with suppress(OSError, ValueError):  # whoever read our output has gone
-                    sys.stdout.write(f"{text}\n")
-                    sys.stdout.flush()
+                    print(text, flush=True)
 
     @property
     def where_logged(self) -> str:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client.cli import URL_VARIABLE, KeyOption
+from client.terminal import print
+from python_backend.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from launcher.commands.doctor.finding import Finding
@@ -136,19 +138,20 @@ def _installation(settings: Settings, in_use: frozenset[int]) -> list[Finding]:
 
 
 def _print(sections: dict[str, list[Finding]]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from client.terminal import Console
+
+    console = Console()
     counts = {"ok": 0, "warn": 0, "fail": 0, "skipped": 0}
     for name, found in sections.items():
         console.print(Text(name, style="bold"))
         for each in found:
             counts[each.verdict.value] += 1
-            line = Text("  ")
-            line.append(f"{each.verdict.value:<8}", style=_STYLES[each.verdict.value])
-            line.append(f"{each.check}: {each.what}")
-            console.print(line, soft_wrap=True)
+            told = Text("  ")
+            told.append(f"{each.verdict.value:<8}", style=_STYLES[each.verdict.value])
+            told.append(visible(f"{each.check}: {each.what}"))
+            console.print(told, soft_wrap=True)
             if each.advice:
                 console.print(Text(f"          -> {each.advice}", style="cyan"), soft_wrap=True)
     console.print(Text(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), style="bold"))

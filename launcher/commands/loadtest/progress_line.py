@@ -7,6 +7,7 @@ from collections import deque
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from client.screen_parts import Status
 from loadtest.percentiles import percentile
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class ProgressLine:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._status = console.status("waiting for the first request") if console.is_terminal else None
+        self._status = Status("waiting for the first request", console) if console.is_terminal else None
         self._printed_s = -_LINE_INTERVAL_S
 
     def shown(self) -> AbstractContextManager[object]:
@@ -68,7 +69,7 @@ class ProgressLine:
 
     def show(self, line: str) -> None:
         if self._status is not None:
-            self._status.update(line)
+            self._status.show(line)
         elif time.monotonic() - self._printed_s >= _LINE_INTERVAL_S:
             self._printed_s = time.monotonic()
             self._console.print(line, highlight=False)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.commands.options import SloOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console
-
+    from client.terminal import Console
     from loadtest.replay.run import Replay
     from loadtest.replay.sender import Told
     from loadtest.report.figures import Figures
@@ -101,8 +101,7 @@ def replay(
     Exit status: 0 done, 1 nothing was answered or the objectives were missed, 2 something that was given
     cannot be used, 130 after Ctrl-C.
     """
-    from rich.console import Console
-
+    from client.terminal import Console
     from launcher.commands.loadtest import options
     from launcher.commands.loadtest.report_commands import check_drawing
     from launcher.commands.option_values import Mistake, duration_s
@@ -140,7 +139,7 @@ def replay(
         tuple(triton_metrics or ()),
         people[0].key,
     )
-    raise typer.Exit(_run(wish, out, check, Console(highlight=False)))
+    raise typer.Exit(_run(wish, out, check, Console()))
 
 
 def _shaped(path: Path, rate: float, duration: str | None, first: int | None) -> Trace:
@@ -243,13 +242,15 @@ def _outcome(result: RequestResult) -> str:
 @contextmanager
 def _progress(console: Console, planned: int) -> Iterator[Told | None]:
     """A bar of what has ended, with what became of it; elsewhere than on a terminal nothing."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    from client.screen_parts import Description
 
     if not console.is_terminal:
         yield None
         return
     counts = dict.fromkeys(("answered", "refused", "failed", "gave up"), 0)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (BarColumn(), MofNCompleteColumn(), Description(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=planned)
 

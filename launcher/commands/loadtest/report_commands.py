@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.commands.loadtest.options import usable_folder
 from launcher.commands.option_values import Mistake
 

@@ -10,8 +10,7 @@ import typer
 from launcher.commands.options import SloOption
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from client.terminal import Console
     from launcher.commands.loadtest.load_run import Plan
 
 OUT = Path("loadtest-report")
@@ -130,15 +129,14 @@ def run(
     Exit status: 0 done, 1 too much failed or (with --check) the objective was missed, 2 something that was
     given cannot be used, 130 Ctrl-C before the first request.
     """
-    from rich.console import Console
-
+    from client.terminal import Console
     from launcher.commands.loadtest import options
     from launcher.commands.loadtest.load_run import Plan
     from launcher.commands.loadtest.locust_process import Web
     from launcher.commands.option_values import Mistake, duration_s
     from loadtest.users.options import read_kinds
 
-    errors = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True)
     try:
         plan = Plan(
             url=url,
@@ -201,17 +199,16 @@ def _shape(name: str, trace: Path | None) -> str:
 
 
 def _perform(plan: Plan, name: str, check: bool, fail_ratio: float, errors: Console) -> int:
-    from rich.console import Console
-
+    from client.terminal import Console
     from launcher.commands.loadtest.fresh_stack import StackFailed
     from launcher.commands.loadtest.load_run import NothingRun, RunFailed, renamed, run_load
     from launcher.commands.loadtest.locust_process import LocustMissing, check_installed
     from loadtest.tenants import TenantsError
     from loadtest.users.models import TargetError
 
-    console = Console(highlight=False)
+    console = Console()
     if not console.is_terminal:  # a file or a pipe has no width to keep to
-        console = Console(highlight=False, width=160)
+        console = Console(width=160)
     try:
         check_installed()
         run = renamed(run_load(plan, console), name)

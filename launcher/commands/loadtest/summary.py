@@ -30,7 +30,7 @@ _NARROW = 105  # columns of a terminal: below, the medians are in the report alo
 
 
 def show(run: LoadRun, report: Path, console: Console) -> None:
-    from rich.table import Table
+    from client.screen_parts import Table
 
     left_out = _MEDIANS if console.width < _NARROW else ()
     table = Table(box=None, pad_edge=False, collapse_padding=bool(left_out))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.commands.options import Config, DataDir
 
 if TYPE_CHECKING:
@@ -149,14 +150,13 @@ def plan(
 
 
 def _show(planned: list[Planned], html: Path | None, as_json: bool) -> None:
-    from rich.console import Console
-
+    from client.terminal import Console
     from simulator.planning import report
 
     if as_json:
         print(json.dumps(report.to_json(planned), indent=2))
     else:
-        console = Console(highlight=False)
+        console = Console()
         console.width = max(console.width, 110)
         for plan, proof, rows in planned:
             console.print(report.summary(plan), markup=False)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.commands.installation import Installation, open_installation
 from launcher.commands.option_values import model_named, release_named
 from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ReleaseName
@@ -63,8 +64,7 @@ def unload(
 
 def follow(ours: Installation, model: str, version: int, load_change: int | None, no_wait: bool) -> None:
     """Until it is loaded by the change of this number or, without one, unloaded."""
-    from rich.console import Console
-
+    from client.terminal import Console
     from launcher.commands.release.live_view import ReleaseWait, wait_until_read
 
     is_to_load = load_change is not None
@@ -72,7 +72,7 @@ def follow(ours: Installation, model: str, version: int, load_change: int | None
         print(f"{model}@{version} is to be {'loaded' if is_to_load else 'unloaded'}.")
         ours.warn_without_router()
         return
-    if exit_status := ReleaseWait(ours, (model, version), load_change, Console(highlight=False)).run():
+    if exit_status := ReleaseWait(ours, (model, version), load_change, Console()).run():
         raise typer.Exit(exit_status)
     if is_to_load:
         wait_until_read(ours, (model, version))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich.status import Status as Spinner
-
+from client.screen_parts import Status
 from launcher.commands.output import keep_showing
 from launcher.commands.release.control import NO_ROUTER, has_router_in_control
 from launcher.commands.release.status import read_status
@@ -65,7 +64,7 @@ class ReleaseWait:
     def run(self) -> int:
         """The exit status."""
         try:
-            with Spinner("", console=self._console) as spinner:
+            with Status("", self._console) as spinner:
                 shown = ""
                 while True:
                     state, outcome = self._look()
@@ -103,8 +102,8 @@ class ReleaseWait:
             self._beat, self._beat_s = seen, self._clock()
         return self._clock() - self._beat_s < SILENCE_S
 
-    def _show(self, state: str, spinner: Spinner) -> None:
-        spinner.update(f"{self._name}: {state}")
+    def _show(self, state: str, spinner: Status) -> None:
+        spinner.show(f"{self._name}: {state}")
         if state == NO_ROUTER:
             self._say(state)
         elif not self._console.is_terminal or state.startswith("failed"):

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from client.terminal import print
 from launcher.commands.installation import EXIT_FAILED, open_installation
 from launcher.commands.option_values import model_named, release_named
 from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ModelName, ReleaseName
 from launcher.commands.output import moment, output_console, show_json
+from python_backend.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from router.control.releases.records import Release
@@ -183,7 +185,7 @@ def show_one(
     ]
     for name, value in facts:
         if value:
-            print(f"  {name:11} {value}")
+            print(visible(f"  {name:11} {value}"))
 
 
 def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None) -> None:
@@ -196,7 +198,7 @@ def verify(release: ReleaseName, data_dir: DataDir = None, config: Config = None
             found = find_release(connection, *release_named(release))
         tampering = clean_and_verify(found.manifest, found.digest, ours.release_directories.root)
     if tampering is not None:
-        print(f"{found.manifest.name} has changed since it was added: {tampering}")
+        print(f"{found.manifest.name} has changed since it was added: {visible(tampering)}")
         raise typer.Exit(EXIT_FAILED)
     if found.manifest.is_built_in:
         print(f"{found.manifest.name} comes with the stack, which writes it again at each start.")

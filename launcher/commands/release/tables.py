@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
+from client.screen_parts import Table, line
 from launcher.commands.output import moment
 from launcher.commands.release.control import NO_ROUTER
 from router.control.releases.gates import Shown
@@ -86,13 +86,13 @@ def release_list(releases: Sequence[Release], now_s: float) -> Table:
 def _news(model: ModelStatus, now_s: float) -> list[RenderableType]:
     found = [each.release for each in model.releases]
     parts: list[RenderableType] = [
-        Text(f"{each.manifest.name} {each.state.value}: {each.reason}") for each in found if each.reason
+        line(f"{each.manifest.name} {each.state.value}: {each.reason}") for each in found if each.reason
     ]
     if model.rollout is not None:
         parts += [Text(""), *_rollout(model.rollout, now_s)]
     parts += [Text(_compared(model.model, each)) for each in model.shadows]
     if (turn := model.last_turn) is not None:
-        parts.append(Text(f"last change: {turn.what}, {moment(turn.at_s)} UTC: {turn.reason}"))
+        parts.append(line(f"last change: {turn.what}, {moment(turn.at_s)} UTC: {turn.reason}"))
     return parts
 
 
@@ -127,9 +127,9 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
     parts: list[RenderableType] = [_title(title), table]
     if rollout.golden and rollout.progress.golden_step >= -1:
         failed, note = rollout.progress.golden_failed, rollout.progress.golden_note
-        parts.append(Text(f"golden prompts: {failed} of {len(rollout.golden)} failed{note and f': {note}'}"))
-    if line := rollout.figures.get("before_traffic", {}).get("line"):
-        parts.append(Text(line))
+        parts.append(line(f"golden prompts: {failed} of {len(rollout.golden)} failed{note and f': {note}'}"))
+    if told := rollout.figures.get("before_traffic", {}).get("line"):
+        parts.append(line(told))
     if deaths := rollout.figures.get("deaths"):
         counts = f"{deaths['canary']} of the canary, {deaths['stable']} of the stable release"
         parts.append(Text(f"processes that died: {counts}"))
@@ -139,7 +139,7 @@ def _rollout(status: RolloutStatus, now_s: float) -> list[RenderableType]:
     parts += map(Text, _copies(status))
     if status.expectation is not None:
         parts.append(Text(status.expectation.sentence))
-    return [*parts, Text(f"now: {rollout.reason}")]
+    return [*parts, line(f"now: {rollout.reason}")]
 
 
 def _copies(status: RolloutStatus) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.commands.installation import open_installation
 from launcher.commands.option_values import model_named, one_of, release_named
 from launcher.commands.options import Config, DataDir, ModelName, ReleaseName

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from client.terminal import print
 from launcher.bundle import bundled_with
 from launcher.commands.options import Config
 from launcher.console import StackConsole

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.terminal import print
+
 if TYPE_CHECKING:
     from loadtest.traces import Trace
     from simulator.report import Figures
@@ -256,8 +258,7 @@ def _show(
     directory: Path | None,
     as_json: bool,
 ) -> None:
-    from rich.console import Console
-
+    from client.terminal import Console
     from simulator import tables
 
     all_figures = [figures for figures, _ in played]
@@ -265,7 +266,7 @@ def _show(
         print(json.dumps([figures.to_json() for figures in all_figures], indent=2))
     else:
         clamped = f", {trace.clamped} of them shortened" if trace.clamped else ""
-        console = Console(highlight=False)
+        console = Console()
         console.width = max(console.width, tables.LEAST_WIDTH)  # lines may break, but not be cut short
         console.print(f"{trace.name}: {len(trace.requests)} requests{clamped}", markup=False)
         console.print(tables.tables(all_figures))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from client.terminal import print
 from launcher.commands.installation import open_installation
 from launcher.commands.option_values import duration_s, model_named, tier_choice
 from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ModelName

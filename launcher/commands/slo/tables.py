@@ -6,9 +6,9 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
+from client.screen_parts import Table
 from launcher.commands.option_values import duration_text
 from launcher.commands.output import time_text
 from python_backend.wire.tiers import Tier

@@ -15,6 +15,7 @@ import typer
 
 from client.cli import KeyOption, UrlOption
 from client.http import DEFAULT_URL
+from client.terminal import print
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,25 +123,24 @@ class Watch:
 
 
 def _print(view: View, url: str, as_json: bool) -> None:
-    from rich.console import Console
-
+    from client.terminal import Console
     from launcher.commands.top.screen import drawn
 
     if as_json:
         print(json.dumps(dataclasses.asdict(view), indent=2))
         return
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH_OF_FILES)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES)
     console.print(drawn(view, url, console.width))
 
 
 def _keep_showing(watch: Watch, url: str) -> None:
-    from rich.console import Console
     from rich.live import Live
 
+    from client.terminal import Console
     from launcher.commands.top.metrics_pages import PageUnreadable
     from launcher.commands.top.screen import drawn
 
-    console = Console(highlight=False)
+    console = Console()
     with single_keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         problem = ""
         try:

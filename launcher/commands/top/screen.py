@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
+from client.screen_parts import Table, line
 from launcher.commands.top.view import TIERS
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Column(Generic[Row]):
 def drawn(view: View, url: str, width: int, problem: str = "") -> RenderableType:
     parts: list[RenderableType] = [_header(view, url), Text()]
     if problem:
-        parts[1:1] = [Text(problem, style=_BAD)]
+        parts[1:1] = [line(problem, _BAD)]
     parts.append(_table(RELEASES, view.releases, width))
     if view.engines:
         parts += [Text(), _table(ENGINES, view.engines, width)]
@@ -63,21 +63,21 @@ def drawn(view: View, url: str, width: int, problem: str = "") -> RenderableType
 
 
 def _header(view: View, url: str) -> Text:
-    line = Text(f"inflight {view.version}  {url}  ", style="bold")
+    head = line(f"inflight {view.version}  {url}  ", "bold")
     states = {
         True: ("ready", _GOOD),
         False: ("not ready", _BAD),
         None: ("", ""),
     }
-    line.append(*states[view.is_ready])
+    head.append(*states[view.is_ready])
     facts = [
         f"up {_span(view.up_s)}" if view.up_s is not None else "",
         f"router: {view.cpu:.0%} of a core, {view.memory_bytes / 2**20:.0f} MiB",
         f"{view.other_routers} other routers" if view.other_routers is not None else "",
         f"rates over {view.seconds:.0f} s",
     ]
-    line.append("  " + ", ".join(filter(None, facts)), style=_DIM)
-    return line
+    head.append("  " + ", ".join(filter(None, facts)), style=_DIM)
+    return head
 
 
 def columns_for(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
+from client.terminal import print
 from launcher.packaging.trtllm.build_plan import SOURCE, BuildError, BuildPlan
 from launcher.packaging.trtllm.build_plan import commands as build_commands
 from launcher.packaging.trtllm.edition import EDITIONS, NEWEST, Edition
@@ -49,12 +51,12 @@ def build(
         lines = build_commands(plan)
     except BuildError as error:
         _refuse(str(error))
-    typer.echo(f"# In {chosen.image}, with a GPU of the kind that will serve.")
+    print(f"# In {chosen.image}, with a GPU of the kind that will serve.")
     if not examples.is_dir():
         clone = ["git", "clone", "--depth", "1", "--branch", f"v{chosen.tensorrt_llm}", SOURCE]
-        typer.echo(f"{shlex.join(clone)}  # for --examples")
+        print(f"{shlex.join(clone)}  # for --examples")
     for line in lines:
-        typer.echo(shlex.join(line))
+        print(shlex.join(line))
         if run and (status := _run(line)):
             raise typer.Exit(status)
 
@@ -79,7 +81,7 @@ def repository(
     start += ["-v", f"{engine_dir}:{engine_dir}:ro", "-v", f"{tokenizer_dir}:{tokenizer_dir}:ro"]
     start += ["-e", "PYTHONPATH=/inflight", "-p", "8001:8001", "-p", "8002:8002", chosen.image]
     start += ["tritonserver", "--model-repository", "/inflight/models"]
-    typer.echo(f"{models} is written. To serve it:\n{shlex.join(start)}")
+    print(f"{models} is written. To serve it:\n{shlex.join(start)}")
 
 
 def check(
@@ -109,18 +111,18 @@ def check(
         findings += check_engine_dir(Path(path), chosen)
     findings = by_weight(findings)
     if as_json:
-        typer.echo(json.dumps({"is_fit": is_fit(findings), "findings": [asdict(each) for each in findings]}))
+        print(json.dumps({"is_fit": is_fit(findings), "findings": [asdict(each) for each in findings]}))
     else:
         for finding in findings:
-            typer.echo(f"{finding.model}: {finding.verdict.value}: {finding.what}")
-            typer.echo(f"  {finding.remedy}")
+            print(f"{finding.model}: {finding.verdict.value}: {finding.what}")
+            print(f"  {finding.remedy}")
         _say_verdict(is_fit(findings), len(models), chosen)
     raise typer.Exit(0 if is_fit(findings) else 1)
 
 
 def _say_verdict(fit: bool, models: int, edition: Edition) -> None:
     verdict = "serve" if fit else "not serve"
-    typer.echo(f"{edition.name} (TensorRT-LLM {edition.tensorrt_llm}) would {verdict} these {models} models.")
+    print(f"{edition.name} (TensorRT-LLM {edition.tensorrt_llm}) would {verdict} these {models} models.")
 
 
 def _edition(name: str) -> Edition:
@@ -130,7 +132,7 @@ def _edition(name: str) -> Edition:
 
 
 def _refuse(message: str) -> NoReturn:
-    typer.echo(message, err=True)
+    print(message, file=sys.stderr)
     raise typer.Exit(2)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from client.terminal import print
 from launcher.commands.output import moment, show
+from python_backend.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,18 +19,18 @@ _COLUMNS = ("Triton model", "delay", "requests/s", "rows/batch", "p95", "objecti
 
 def print_explanation(found: Explanation) -> None:
     for line in _standing(found):
-        print(line)
+        print(visible(line))
     if found.standing and (found.has_objective or found.paused_s is not None):
         show("", _COLUMNS, (_row(each) for each in found.standing))
         for each in found.standing:
             told = f"{each.sentence}.{_longer(each.detail)}{_cost(each.detail)}"
-            print(f"{_named(each)}, {moment(each.at_s)} UTC: {told}")
+            print(visible(f"{_named(each)}, {moment(each.at_s)} UTC: {told}"))
     for each in found.engines:
         for server, engine in each.detail["engines"].items():
             where = f"Engine of {each.release} on {server}, {moment(each.at_s)} UTC"
-            print(f"{where}: {engine['sentence']}.")
+            print(visible(f"{where}: {engine['sentence']}."))
             if "binds" in engine:
-                print(f"  {engine['binds']}")
+                print(visible(f"  {engine['binds']}"))
     if found.changes:
         print("Last changes:")
         for each in found.changes:
@@ -38,7 +40,7 @@ def print_explanation(found: Explanation) -> None:
 
 def change(decided: TuningDecision) -> str:
     """One line; long, for it says why."""
-    return f"{moment(decided.at_s)} UTC, {_named(decided)}, {decided.action}: {decided.sentence}."
+    return visible(f"{moment(decided.at_s)} UTC, {_named(decided)}, {decided.action}: {decided.sentence}.")
 
 
 def _standing(found: Explanation) -> Iterator[str]:

@@ -203,6 +203,8 @@ def test_secrets_named_in_files_are_given_to_their_containers() -> None:
 
     assert named("deploy/compose/redis.conf") <= set(SERVICES["redis"]["secrets"])
     assert named("deploy/prometheus/prometheus.yml") <= set(SERVICES["prometheus"]["secrets"])
+    datasources = "deploy/grafana/provisioning/datasources/inflight.yml"
+    assert named(datasources) <= set(SERVICES["grafana"]["secrets"])
     for service in ("router", "release", "release-cpu"):
         assert named("deploy/compose/inflight.toml") <= set(SERVICES[service]["secrets"])
 

@@ -94,10 +94,10 @@ def recorded() -> int:
 
 
 def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
-    """But for the key, which is there in the container alone."""
-    key = tmp_path / "metrics_key"
-    key.write_text("a key")
-    text = (PROMETHEUS / "prometheus.yml").read_text().replace("/run/secrets/metrics_key", str(key))
+    """But for the secrets, which are there in the container alone."""
+    for secret in ("metrics_key", "prometheus_password"):
+        (tmp_path / secret).write_text("a secret")
+    text = (PROMETHEUS / "prometheus.yml").read_text().replace("/run/secrets", str(tmp_path))
     (tmp_path / "prometheus.yml").write_text(text)
     (tmp_path / "rules.yml").write_text((PROMETHEUS / "rules.yml").read_text())
     assert "SUCCESS" in promtool("check", "config", tmp_path / "prometheus.yml")

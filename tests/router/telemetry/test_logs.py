@@ -224,3 +224,43 @@ async def test_a_request_is_logged_as_one_object_with_all_its_fields(objects: io
     assert outside.keys() == {"time", "level", "logger", "message"}
     assert asked not in objects.getvalue()
     assert answered not in objects.getvalue()
+
+
+FORGED = "x\n2026-01-01 00:00:00,000 INFO router forged \x1b]0;t\x07\x1b[2J\x9b\u202e\u2028\x85"
+
+
+def say_everything() -> None:
+    """A message, an error's traceback, and a stack, with a value that is hostile."""
+    log = logging.getLogger("some.library")
+    log.warning("the name %s is unknown", FORGED)
+    try:
+        fail(FORGED)
+    except ValueError:
+        log.exception("refused %s", FORGED, stack_info=True)
+
+
+def test_a_value_in_a_log_neither_poses_as_a_line_nor_drives_a_terminal(written: io.StringIO) -> None:
+    say_everything()
+    begins = [line for line in written.getvalue().splitlines() if not line.startswith("  ")]
+    assert len(begins) == 2
+    assert not [line for line in begins if "some.library" not in line]
+    assert not {"\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x85"} & set(written.getvalue())
+    assert r"\x1b]0;t\x07\x1b[2J\x9b\u202e\u2028\x85" in written.getvalue()
+
+
+def test_a_value_in_a_json_log_is_whole_and_drives_no_terminal(objects: io.StringIO) -> None:
+    say_everything()
+    said = lines(objects)
+    assert len(said) == 2
+    assert said[0]["message"] == f"the name {FORGED} is unknown"
+    assert not {"\x1b", "\x07", "\x7f", "\x9b", "\u202e", "\u2028", "\x85"} & set(objects.getvalue())
+
+
+def test_a_request_whose_names_are_hostile_has_one_line() -> None:
+    """Names of models and tenants are checked where they are made; a store may come from elsewhere."""
+    record = Record("/v1/chat/completions", "chat-1")
+    record.model, record.model_version = FORGED, "1"
+    line = logging.LogRecord("l", 20, "", 0, "%s", (RequestLines([RequestLine(record, 200, 1.0)]),), None)
+    assert len(RedactingFormatter().format(line).splitlines()) == 1
+    (said,) = map(json.loads, JsonFormatter().format(line).splitlines())
+    assert said["model"] == FORGED

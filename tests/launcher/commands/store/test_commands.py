@@ -8,6 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from launcher.commands.main import app
+from router.store.backup_signature import SIGNATURE_BYTES
 from router.store.migrate import revisions
 
 
@@ -27,6 +28,7 @@ def test_a_store_is_backed_up_restored_elsewhere_and_brought_down(tmp_path: Path
     shutil.copy(here / "pepper", there / "pepper")
     done = inflight(there, "restore", str(file))
     assert done.exit_code == 0, done.output
+    assert ", made 20" in done.stdout
     assert "acme" in inflight(there, "tenants", "list").stdout
     assert "--replace" in inflight(there, "restore", str(file)).stderr
     assert inflight(there, "restore", str(file), "--replace").exit_code == 0
@@ -34,3 +36,17 @@ def test_a_store_is_backed_up_restored_elsewhere_and_brought_down(tmp_path: Path
     assert f"had schema {revisions()[-1]} and has {revisions()[-2]}" in down.stdout
     assert "there is no schema 0" in inflight(there, "downgrade", "--to", "0", "--yes").stderr
     assert "acme" in inflight(there, "tenants", "list").stdout
+
+
+def test_a_backup_without_a_signature_needs_a_word_that_says_so(tmp_path: Path) -> None:
+    """As 0.8.0 wrote it, or somebody who has cut the signature off."""
+    here, file = tmp_path / "here", tmp_path / "store.backup"
+    assert inflight(here, "tenants", "create", "acme").exit_code == 0
+    assert inflight(here, "backup", str(file)).exit_code == 0
+    file.write_bytes(file.read_bytes()[:-SIGNATURE_BYTES])
+    refused = inflight(here, "restore", str(file), "--replace")
+    assert refused.exit_code == 2
+    assert "is not signed" in refused.stderr
+    assert "--unsigned restores it" in refused.stderr
+    done = inflight(here, "restore", str(file), "--replace", "--unsigned")
+    assert done.exit_code == 0, done.output
