@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from python_backend.wire.errors import InflightError
 from router import openapi
 from router.admin import additions, health, now, objectives, releases, session, simulations, tenants
+from router.admin.endpoint import consulted
 from router.answer_cache.cached_requests import HEADER as CACHE_HEADER
 from router.anthropic import messages
 from router.anthropic import models as anthropic_models
 from router.console import pages
 from router.content.conversations.chat_store import ChatStore
 from router.content.storage_quota import StorageQuota
+from router.core.actions import Reach
 from router.core.fair_pool import unless_left
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
@@ -42,9 +44,11 @@ from router.openai import models as model_list
 from router.request.decoding import invalid
 from router.request.error_shapes import Problem, shape_for
 from router.request.errors import HttpError, render_error, write_error
+from router.request.identity import check_scope
 from router.request.routes import RouteTable
 from router.resume.keyed_requests import HEADER as KEY_HEADER
 from router.resume.keyed_requests import KeyedRequests
+from router.tenants.rbac import Actor, allows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from router.parts import Parts
     from router.request.identity import Doorkeeper
     from router.request.routes import Route
+    from router.tenants.administration import Administration
 
     Found = tuple[dict[str, Route], dict[str, str]]
 
@@ -66,6 +71,7 @@ _FORMS = ("multipart/form-data", "text/plain")
 _URL_ENCODED = "application/x-www-form-urlencoded"
 _BROWSER = "Mozilla/"
 _NOTHING: dict[str, Route] = {}
+_BY_ROLE = (Reach.TENANT, Reach.PLATFORM)
 
 
 def all_routes(parts: Parts) -> list[Route]:
@@ -108,6 +114,7 @@ class App:
         self._permits = parts.permits
         self._accounts = parts.accounts
         self._doorkeeper = doorkeeper
+        self._tenancy = parts.tenancy
         self._catalogue = parts.tenancy.catalogue
         self._keyed = KeyedRequests(parts.events, parts.keyed_grace_s)
         self._cached = parts.cached
@@ -192,10 +199,14 @@ class App:
             raise HttpError(405, f"this path accepts only {allowed}", (("allow", allowed),))
         if caller is not None:
             record.caller = caller
+            if route.scope is not None:
+                check_scope(caller, route.scope)
         elif route.scope is not None:
             record.caller = self._doorkeeper.caller_of(request.method, request.headers, route.scope)
         if route.scope is not None:
             self._permits.enter(record, route.scope, route.asks_model)
+        if route.action.reach in _BY_ROLE:
+            await self._check_role(exchange, record, route, found[1])
         await asyncio.sleep(0)  # in step with others, as Answers has it
         headers = request.headers
         if (
@@ -220,6 +231,20 @@ class App:
             await self._cached.answer(exchange, record, route.endpoint, terms)
         else:
             await route.endpoint(exchange, record)
+
+    async def _check_role(
+        self, exchange: Exchange, record: Record, route: Route, values: dict[str, str]
+    ) -> None:
+        """Refuses whoever may not do this at all, on record; an act may still refuse some of its objects."""
+        actor, about = Actor.calling(record.caller, exchange.peer), route.concerns(values, record.tenant)
+        if not allows(actor, route.action, about):
+            target = next(reversed(values.values()), about or "")
+            asked = {"asked": f"{route.method} {route.path}"}
+
+            def refuse(admin: Administration) -> None:
+                admin.check(actor, route.action, about, target, asked)
+
+            await consulted(self._tenancy.consult(refuse, record.tenant))
 
     def body_terms(self, method: str, path: str, headers: dict[str, str]) -> BodyTerms:
         """Whose a large body is; raises Refused, before it is read, where its head is enough to refuse it."""

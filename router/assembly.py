@@ -293,7 +293,13 @@ class Assembly:
         self._closing.push_async_callback(tokenizers.close)
         aside = Aside(self._threads_share)
         answers_kept = KeptAnswers(settings.answer_cache_bytes)
-        cached = CachedRequests(answers_kept, permits, self._published, settings.cached_answer_percent)
+        cached = CachedRequests(
+            answers_kept,
+            permits,
+            self._published,
+            settings.cached_answer_percent,
+            settings.cached_answers_shared,
+        )
         cascaded = CascadedRequests(map(cascade_of, settings.cascades), aside)
         metrics.expose(AnswerCacheMetrics(cached), CascadeMetrics(cascaded))
         additions = Additions(settings.release_command, settings.release_sources)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from router.html_page import html_page, link, table
@@ -33,7 +32,7 @@ def docs_page(document: dict[str, Any]) -> bytes:
         f"{link('/openapi.json')}. What is served: {link('/')}.</p>"
     )
     body = f'{intro}<ul>{contents}<li>{link("#bodies", "bodies")}</li></ul>{parts}<h2 id="bodies">Bodies</h2>'
-    return html_page(f"Inflight {version('inflight')}", body + schemas)
+    return html_page("Inflight", body + schemas)
 
 
 def _group(path: str) -> str:

@@ -6,6 +6,7 @@ import html
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from router.core.actions import Action
 from router.html_page import html_page, link, respond_page, table
 from router.openai.models import describe
 from router.request.errors import respond_json
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from router.routing.models import Registry
 
 _VERSION = version("inflight")  # read from disk, once
+# All that strangers learn once there are keys: it changes when clients have to.
+API_VERSION = "v1"
 _LINKS = {
     "console": "/ui",
     "docs": "/docs",
@@ -34,12 +37,12 @@ _WORDS = {
     "models": "what is served, and what each model can do",
     "health": "whether requests would be served now",
     "metrics": "for Prometheus",
-    "version": "of this server",
+    "version": "of this API",
 }
 
 
 class FrontPage:
-    """Names of models are for those alone who may ask for them."""
+    """The models and the exact version are told while everybody may ask: once there are keys, to nobody."""
 
     def __init__(self, models: Registry | None, doorkeeper: Doorkeeper | None) -> None:
         self._models = models
@@ -49,13 +52,25 @@ class FrontPage:
         if "text/html" in exchange.request.headers.get("accept", ""):
             respond_page(exchange, record, self._page())
         else:
-            value: dict[str, Any] = {"name": "Inflight", "version": _VERSION, "links": _LINKS}
+            value: dict[str, Any] = {"name": "Inflight", **self._versions, "links": _LINKS}
             shown = self._shown
             respond_json(exchange, record, value if shown is None else {**value, "models": shown})
 
+    async def show_version(self, exchange: Exchange, record: Record) -> None:
+        respond_json(exchange, record, self._versions)
+
+    @property
+    def _is_open(self) -> bool:
+        return self._doorkeeper is not None and not self._doorkeeper.asks_for_keys
+
+    @property
+    def _versions(self) -> dict[str, str]:
+        api = {"api_version": API_VERSION}
+        return {"version": _VERSION, **api} if self._is_open else api
+
     @property
     def _shown(self) -> list[dict[str, Any]] | None:
-        if self._models is None or self._doorkeeper is None or self._doorkeeper.asks_for_keys:
+        if self._models is None or not self._is_open:
             return None
         stable = (lineup.stable for lineup in self._models.lineups.values())
         return [describe(model) for model in stable if model is not None]
@@ -71,7 +86,7 @@ class FrontPage:
             "<p>LLM inference behind an OpenAI-compatible API: point a client's base URL at <code>/v1</code>."
             f"</p><h2>Models</h2>{models}<h2>More</h2>{table(('path', ''), links)}"
         )
-        return html_page(f"Inflight {_VERSION}", body)
+        return html_page(f"Inflight {_VERSION}" if self._is_open else "Inflight", body)
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
@@ -81,10 +96,6 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
     if "dimensions" in model:
         tokens += f", {model['dimensions']:,} dimensions"
     return f"<code>{html.escape(model['id'])}</code>", html.escape(able), tokens
-
-
-async def show_version(exchange: Exchange, record: Record) -> None:
-    respond_json(exchange, record, {"version": _VERSION})
 
 
 def routes(models: Registry | None, doorkeeper: Doorkeeper | None) -> list[Route]:
@@ -97,7 +108,7 @@ def routes(models: Registry | None, doorkeeper: Doorkeeper | None) -> list[Route
             "What is served, with links to the rest",
             None,
             "object or text/html",
-            scope=None,
+            action=Action.ABOUT_READ,
         ),
-        Route("GET", "/version", show_version, "The version of this server", scope=None),
+        Route("GET", "/version", page.show_version, "The version of this API", action=Action.ABOUT_READ),
     ]

@@ -1,8 +1,10 @@
-"""GET /openapi.json and GET /docs: the API told by the same structs that check it."""
+"""GET /openapi.json and GET /docs: the API told by the same structs that check it.
+
+Both are open to everybody: they tell what the documentation tells, and nothing of this deployment.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,6 +12,8 @@ import msgspec
 from router import front_page
 from router.answer_schemas import ANSWERS, TEXT
 from router.anthropic import bodies as anthropic_bodies
+from router.core.actions import Action, Reach
+from router.core.tenant import PLATFORM_SCOPES
 from router.docs_page import docs_page
 from router.html_page import respond_page
 from router.ollama import bodies as ollama_bodies
@@ -62,7 +66,7 @@ def openapi(routes: Sequence[Route], asks_for_keys: bool = True) -> dict[str, An
         }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Inflight", "version": version("inflight")},
+        "info": {"title": "Inflight", "version": front_page.API_VERSION},
         "paths": paths,
         "components": components,
     }
@@ -96,8 +100,13 @@ def _operation(endpoint: Route, asks_for_keys: bool) -> dict[str, Any]:
         operation["parameters"] = parameters
     if endpoint.scope is not None and asks_for_keys:
         operation["security"] = [{"key": []}, {"x-api-key": []}]
-        operation["description"] = f"A key needs the scope `{endpoint.scope.value}`."
+        operation["description"] = f"A key needs the scope `{endpoint.scope.value}`{_of_whom(endpoint)}."
     return operation
+
+
+def _of_whom(endpoint: Route) -> str:
+    is_platforms = endpoint.action.reach is Reach.PLATFORM and endpoint.scope not in PLATFORM_SCOPES
+    return " and a platform admin as its user" if is_platforms else ""
 
 
 def _answer(endpoint: Route) -> dict[str, Any]:
@@ -178,8 +187,10 @@ def routes(
     shown = Description(every, doorkeeper)
     own = [
         *front_page.routes(models, doorkeeper),
-        Route("GET", "/openapi.json", shown.show_openapi, "This API as an OpenAPI document", scope=None),
-        Route("GET", "/docs", shown.show_docs, "This API as a page", None, "text/html", scope=None),
-    ]
+        Route("GET", "/openapi.json", shown.show_openapi, "This API as an OpenAPI document",
+              action=Action.ABOUT_READ),
+        Route("GET", "/docs", shown.show_docs, "This API as a page", None, "text/html",
+              action=Action.ABOUT_READ),
+    ]  # fmt: skip
     every += own
     return own

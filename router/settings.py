@@ -106,6 +106,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     # price such an answer costs.
     answer_cache_bytes: Annotated[int, Meta(ge=1 << 20, le=64 << 30)] = 64 << 20
     cached_answer_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    cached_answers_shared: bool = False  # by all users of a tenant
     # Names behind which a small model is asked first.
     cascades: tuple[CascadeSettings, ...] = ()
     max_spool_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20

@@ -15,7 +15,7 @@ rule_files:
 
 scrape_configs:
   - job_name: {ROUTER}
-    # Where there are keys /metrics needs one with the scope admin:read.
+    # Where there are keys /metrics needs one with the scope metrics:read.
     authorization:
       type: Bearer
       credentials_file: /run/secrets/metrics_key

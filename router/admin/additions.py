@@ -13,8 +13,8 @@ from router.admin.endpoint import Asked, admin_route, consulted
 from router.control.releases.additions import Addition, AdditionOrder, CannotAdd
 from router.control.releases.commands import ReleaseCommands
 from router.control.releases.sources import list_sources
+from router.core.actions import Action
 from router.core.manifest import LARGEST_VERSION, MODEL_NAME
-from router.core.tenant import Scope
 from router.request.decoding import decode_small
 from router.request.errors import respond_json
 from router.request.routes import Route
@@ -50,7 +50,6 @@ class AdditionDoor:
         self._decoder = msgspec.json.Decoder(AdditionBody)
 
     async def begin(self, exchange: Exchange, record: Record) -> None:
-        await self._check(exchange, record, writes=True)
         body = decode_small(self._decoder, exchange.request.body or b"{}")
         actor = Actor.calling(record.caller, exchange.peer)
         try:
@@ -64,16 +63,13 @@ class AdditionDoor:
         respond_json(exchange, record, _shown(addition), 202)
 
     async def show(self, exchange: Exchange, record: Record) -> None:
-        await self._check(exchange, record, writes=False)
         respond_json(exchange, record, _shown(self._find(record)))
 
     async def list_all(self, exchange: Exchange, record: Record) -> None:
-        await self._check(exchange, record, writes=False)
         data = [_shown(each) for each in self._additions.newest()]
         respond_json(exchange, record, {"object": "list", "data": data})
 
     async def stop(self, exchange: Exchange, record: Record) -> None:
-        await self._check(exchange, record, writes=True)
         addition = self._find(record)
         await self._additions.stop(addition)
         respond_json(exchange, record, _shown(addition))
@@ -94,10 +90,6 @@ class AdditionDoor:
             message = "addition not found; GET /admin/additions lists the latest ones of this router"
             raise InflightError(ErrorKind.NOT_FOUND, message)
         return found
-
-    async def _check(self, exchange: Exchange, record: Record, *, writes: bool) -> None:
-        commands = ReleaseCommands(self._tenancy.store, Actor.calling(record.caller, exchange.peer))
-        await consulted(self._tenancy.consult(lambda admin: commands.check(writes=writes), record.tenant))
 
 
 def _sources(additions: Additions, tenancy: Tenancy, asked: Asked) -> dict[str, Any]:
@@ -127,14 +119,14 @@ def _shown(addition: Addition) -> dict[str, Any]:
 
 def routes(additions: Additions, tenancy: Tenancy) -> list[Route]:
     door = AdditionDoor(additions, tenancy)
-    one, read, write = "/admin/additions/{addition}", Scope.ADMIN_READ, Scope.ADMIN_WRITE
+    one, read, write = "/admin/additions/{addition}", Action.RELEASE_READ, Action.RELEASE_WRITE
     return [
-        admin_route(tenancy, "GET", "/admin/release-sources", "Sources for releases on the server",
+        admin_route(tenancy, read, "GET", "/admin/release-sources", "Sources for releases on the server",
                     partial(_sources, additions, tenancy)),
         Route("POST", "/admin/releases", door.begin, "Add a release from a source on the server",
-              AdditionBody, scope=write, status=202),
+              AdditionBody, action=write, status=202),
         Route("GET", "/admin/additions", door.list_all, "Additions of releases on this router",
-              scope=read),
-        Route("GET", one, door.show, "The progress of an addition", scope=read),
-        Route("DELETE", one, door.stop, "Stop adding a release", scope=write, takes=""),
+              action=read),
+        Route("GET", one, door.show, "The progress of an addition", action=read),
+        Route("DELETE", one, door.stop, "Stop adding a release", action=write, takes=""),
     ]  # fmt: skip

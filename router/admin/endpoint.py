@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.actions import Action
 from router.core.record import Record
-from router.core.tenant import Scope
 from router.http.exchange import Exchange
 from router.request.decoding import decode_query, decode_small, invalid
 from router.request.errors import respond_encoded
@@ -100,12 +100,12 @@ def listed(values: Any) -> dict[str, Any]:
 
 def admin_route(
     tenancy: Tenancy,
+    action: Action,
     method: str,
     path: str,
     summary: str,
     act: Act,
     takes: type[msgspec.Struct] | None = None,
-    scope: Scope | None = None,
     status: int | None = None,
 ) -> Route:
     """`takes` is the body of what changes something, and the query of what does not."""
@@ -118,7 +118,7 @@ def admin_route(
         Administer(tenancy, act, takes, status),
         summary,
         body,
-        scope=scope or (Scope.ADMIN_READ if method == "GET" else Scope.ADMIN_WRITE),
+        action=action,
         takes="application/json" if body is not None else "",
         query=query,
         status=status,

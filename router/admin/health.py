@@ -7,8 +7,8 @@ import time
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from router.core.actions import Action
 from router.core.record import Record
-from router.core.tenant import Scope
 from router.http.exchange import Exchange
 from router.request.errors import respond_json
 from router.request.permit import Permits
@@ -27,7 +27,8 @@ async def live(exchange: Exchange, record: Record) -> None:
 class Ready:
     """Whether a new request would be served: main models ready in Triton, and the router not going down.
 
-    Of the others it only tells: a broken one must not take all out of service.
+    Of the others it only tells: a broken one must not take all out of service. Once there are keys it names
+    no model: whoever finds the port may ask.
     """
 
     def __init__(self, registry: Registry, permits: Permits) -> None:
@@ -46,7 +47,9 @@ class Ready:
             if time.monotonic() >= self._expires_s:
                 await self._look()
                 self._expires_s = time.monotonic() + _CACHE_S
-        value = {"status": "ready" if self._is_ready else "not ready", "models": self._models}
+        value: dict[str, object] = {"status": "ready" if self._is_ready else "not ready"}
+        if not self._permits.tenancy.catalogue.has_keys:
+            value["models"] = self._models
         respond_json(exchange, record, value, 200 if self._is_ready else 503)
 
     async def _look(self) -> None:
@@ -70,13 +73,15 @@ class ShowMetrics:
 def routes(models: Registry, permits: Permits, metrics: Metrics, metrics_open: bool) -> list[Route]:
     ready = Ready(models, permits)
     shown = ShowMetrics(metrics)
+    shown_to = Action.METRICS_READ_OPENLY if metrics_open else Action.METRICS_READ
     return [
-        Route("GET", "/health/live", live, "Liveness: the process answers", scope=None),
-        Route("GET", "/health/ready", ready, "Readiness: requests would be served now", scope=None),
+        Route("GET", "/health/live", live, "Liveness: the process answers", action=Action.HEALTH_READ),
+        Route("GET", "/health/ready", ready, "Readiness: requests would be served now",
+              action=Action.HEALTH_READ),
         # The names that vLLM and SageMaker ask by.
-        Route("GET", "/health", ready, "As /health/ready", scope=None),
-        Route("GET", "/ping", ready, "As /health/ready", scope=None),
+        Route("GET", "/health", ready, "As /health/ready", action=Action.HEALTH_READ),
+        Route("GET", "/ping", ready, "As /health/ready", action=Action.HEALTH_READ),
         # Names and volumes of tenants are not for everybody who finds the port.
         Route("GET", "/metrics", shown, "Prometheus metrics of the router",
-              answer="text/plain", scope=None if metrics_open else Scope.ADMIN_READ),
+              answer="text/plain", action=shown_to),
     ]  # fmt: skip

@@ -11,13 +11,13 @@ from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.admin.endpoint import consulted
-from router.core.tenant import Scope
+from router.core.actions import Action
 from router.http.sse import HEADERS, one_line
 from router.request.decoding import decode_query
 from router.request.errors import respond_json
 from router.request.routes import Route
 from router.telemetry.recent_requests import Wanted, summary, waterfall
-from router.tenants.rbac import Action, Actor, allows
+from router.tenants.rbac import Actor, allows
 
 if TYPE_CHECKING:
     from router.core.record import Record
@@ -60,11 +60,9 @@ class NowDoor:
         self._prompt_log = prompt_log
 
     async def show(self, exchange: Exchange, record: Record) -> None:
-        _require(record, Action.NOW_READ, None)
         respond_json(exchange, record, self._overview.now())
 
     async def stream(self, exchange: Exchange, record: Record) -> None:
-        _require(record, Action.NOW_READ, None)
         overview, left = self._overview, asyncio.Event()
         exchange.on_disconnect(left.set)
         exchange.start(200, [*HEADERS, ("x-request-id", record.request_id)])
@@ -147,17 +145,19 @@ def routes(
     tenancy: Tenancy,
     prompt_log: PromptLog | None,
 ) -> list[Route]:
-    door, read = NowDoor(overview, recent, permits, tenancy, prompt_log), Scope.ADMIN_READ
+    door = NowDoor(overview, recent, permits, tenancy, prompt_log)
     return [
         Route("GET", "/admin/now", door.show, "What the router is doing now, and its last minutes",
-              scope=read),
+              action=Action.NOW_READ),
         Route("GET", "/admin/now/stream", door.stream, "The same as a stream, each second",
-              answer=_EVENTS, scope=read),
+              answer=_EVENTS, action=Action.NOW_READ),
         Route("GET", "/admin/requests", door.list_requests, "The latest requests, newest first",
-              scope=read, query=RequestsQuery),
+              action=Action.REQUEST_READ, query=RequestsQuery),
         Route("GET", "/admin/requests/{request}", door.show_request, "A request, stage by stage",
-              scope=read),
+              action=Action.REQUEST_READ),
         Route("GET", "/admin/requests/{request}/content", door.show_content,
-              "The logged prompts and answers of a request, redacted", scope=read),
-        Route("GET", "/v1/requests/{request}", door.show_own, "A request of your own, stage by stage"),
+              "The logged prompts and answers of a request, redacted",
+              action=Action.CONTENT_READ),
+        Route("GET", "/v1/requests/{request}", door.show_own, "A request of your own, stage by stage",
+              action=Action.REQUEST_READ_OWN),
     ]  # fmt: skip

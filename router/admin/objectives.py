@@ -16,6 +16,7 @@ from router.admin.endpoint import Act, Asked, admin_route, listed
 from router.control.objectives.commands import ModelStandings, ObjectiveCommands
 from router.control.objectives.standing import Standing
 from router.control.tuning.commands import Explanation, TuningCommands
+from router.core.actions import Action
 from router.core.manifest import MODEL_NAME
 from router.core.objective import LEAST_S, MOST_S, Metric, Objective
 from router.request.routes import Route
@@ -147,7 +148,8 @@ def _explanation(found: Explanation) -> dict[str, Any]:
 
 def routes(tenancy: Tenancy) -> list[Route]:
     store = tenancy.store
-    route = partial(admin_route, tenancy)
+    read = partial(admin_route, tenancy, Action.OBJECTIVE_READ)
+    write = partial(admin_route, tenancy, Action.OBJECTIVE_WRITE)
 
     def on(do: Callable[[_Act], Any]) -> Act:
         return lambda asked: do(_Act(ObjectiveCommands(store, asked.actor), asked))
@@ -158,18 +160,18 @@ def routes(tenancy: Tenancy) -> list[Route]:
     model, tuned = "/admin/objectives/{model}", "/admin/tuning/{model}"
     tier = f"{model}/{{tier}}"
     return [
-        route("GET", "/admin/objectives", "All objectives, with the measured values", on(_list)),
-        route("GET", model, "The objectives of a model, with the measured values", on(_show)),
-        route("PUT", tier, "Set the objective of a model and tier", on(_set), ObjectiveBody),
-        route("DELETE", tier, "Remove the objective of a model and tier", on(_clear)),
-        route("DELETE", model, "Remove all objectives of a model", on(_clear_all)),
-        route("GET", "/admin/tuning", "The queue delays of all models, and the reasons for them",
+        read("GET", "/admin/objectives", "All objectives, with the measured values", on(_list)),
+        read("GET", model, "The objectives of a model, with the measured values", on(_show)),
+        write("PUT", tier, "Set the objective of a model and tier", on(_set), ObjectiveBody),
+        write("DELETE", tier, "Remove the objective of a model and tier", on(_clear)),
+        write("DELETE", model, "Remove all objectives of a model", on(_clear_all)),
+        read("GET", "/admin/tuning", "The queue delays of all models, and the reasons for them",
               tune(_list_tuning)),
-        route("GET", tuned, "The queue delays of a model, and the reasons for them", tune(_explain_tuning)),
-        route("GET", f"{tuned}/history", "The changes of a model's queue delays, newest first",
+        read("GET", tuned, "The queue delays of a model, and the reasons for them", tune(_explain_tuning)),
+        read("GET", f"{tuned}/history", "The changes of a model's queue delays, newest first",
               tune(_tuning_history), NewestQuery),
-        route("POST", f"{tuned}/pause", "Pause the tuning of a model's queue delays",
+        write("POST", f"{tuned}/pause", "Pause the tuning of a model's queue delays",
               tune(partial(_pause_tuning, is_paused=True)), status=200),
-        route("POST", f"{tuned}/resume", "Resume the tuning of a model's queue delays",
+        write("POST", f"{tuned}/resume", "Resume the tuning of a model's queue delays",
               tune(partial(_pause_tuning, is_paused=False)), status=200),
     ]  # fmt: skip

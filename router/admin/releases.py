@@ -26,6 +26,7 @@ from router.control.releases.commands import ReleaseCommands
 from router.control.releases.plan import NO_PROMPT_LOG, Tolerance
 from router.control.releases.records import Release, Rollout
 from router.control.releases.shadow_figures import list_shadows
+from router.core.actions import Action
 from router.core.manifest import MODEL_NAME, read_version
 from router.request.routes import Route
 from router.routing.split import ModelSplit
@@ -255,7 +256,8 @@ def _rollout(rollout: Rollout) -> dict[str, Any]:
 
 def routes(tenancy: Tenancy, *, has_prompt_log: bool = False) -> list[Route]:
     store = tenancy.store
-    route = partial(admin_route, tenancy)
+    read = partial(admin_route, tenancy, Action.RELEASE_READ)
+    write = partial(admin_route, tenancy, Action.RELEASE_WRITE)
 
     def on(do: Callable[[_Act], Any]) -> Act:
         return lambda asked: do(_Act(ReleaseCommands(store, asked.actor), store, asked, has_prompt_log))
@@ -263,27 +265,27 @@ def routes(tenancy: Tenancy, *, has_prompt_log: bool = False) -> list[Route]:
     model = "/admin/releases/{model}"
     release = f"{model}/versions/{{version}}"
     return [
-        route("GET", "/admin/releases", "All releases, with their state, share and role", on(_list)),
-        route("GET", model, "The releases of a model, its split and its rollout", on(_show_model)),
-        route("GET", release, "One release and its contents", on(_show_release)),
-        route("POST", f"{release}/load", "Load a release", on(_load), status=200),
-        route("POST", f"{release}/unload", "Unload a release that gets no requests", on(_unload),
+        read("GET", "/admin/releases", "All releases, with their state, share and role", on(_list)),
+        read("GET", model, "The releases of a model, its split and its rollout", on(_show_model)),
+        read("GET", release, "One release and its contents", on(_show_release)),
+        write("POST", f"{release}/load", "Load a release", on(_load), status=200),
+        write("POST", f"{release}/unload", "Unload a release that gets no requests", on(_unload),
               status=200),
-        route("PUT", f"{model}/split", "Set the traffic split of a model by hand", on(_set_split), SplitBody),
-        route("POST", f"{model}/canary", "Roll a release out step by step", on(_begin_rollout), CanaryBody),
-        route("GET", f"{model}/tolerance", "The tolerances for canaries of a model", on(_show_tolerance)),
-        route("PUT", f"{model}/tolerance", "Set the tolerances for canaries of a model",
+        write("PUT", f"{model}/split", "Set the traffic split of a model by hand", on(_set_split), SplitBody),
+        write("POST", f"{model}/canary", "Roll a release out step by step", on(_begin_rollout), CanaryBody),
+        read("GET", f"{model}/tolerance", "The tolerances for canaries of a model", on(_show_tolerance)),
+        write("PUT", f"{model}/tolerance", "Set the tolerances for canaries of a model",
               on(_set_tolerance), ToleranceBody),
-        route("POST", f"{model}/promote", "Send all requests to one release", on(_promote), PromoteBody,
+        write("POST", f"{model}/promote", "Send all requests to one release", on(_promote), PromoteBody,
               status=200),
-        route("POST", f"{model}/rollback", "Roll back to the stable release, or to the standby",
+        write("POST", f"{model}/rollback", "Roll back to the stable release, or to the standby",
               on(_roll_back), RollBackBody, status=200),
-        route("POST", f"{model}/pause", "Pause a rollout at its step", on(partial(_pause, paused=True)),
+        write("POST", f"{model}/pause", "Pause a rollout at its step", on(partial(_pause, paused=True)),
               status=200),
-        route("POST", f"{model}/resume", "Resume a rollout", on(partial(_pause, paused=False)),
+        write("POST", f"{model}/resume", "Resume a rollout", on(partial(_pause, paused=False)),
               status=200),
-        route("GET", f"{model}/rollouts", "The rollouts of a model, newest first", on(_rollouts),
+        read("GET", f"{model}/rollouts", "The rollouts of a model, newest first", on(_rollouts),
               NewestQuery),
-        route("GET", f"{model}/events", "The events of a model's releases, newest first",
+        read("GET", f"{model}/events", "The events of a model's releases, newest first",
               on(_events), NewestQuery),
     ]  # fmt: skip

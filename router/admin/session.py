@@ -9,11 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.actions import Action, Reach
 from router.request.decoding import decode_small
 from router.request.errors import respond_json
 from router.request.identity import SESSION_COOKIE, bare_key
 from router.request.routes import Route
-from router.tenants.rbac import Action, Actor, allows
+from router.tenants.rbac import Actor, allows
 from router.tenants.sessions import Session, Sessions
 
 if TYPE_CHECKING:
@@ -86,7 +87,11 @@ def _shown(caller: Caller, session: Session | None) -> dict[str, Any]:
         "scopes": sorted(key.scopes),
         "models": sorted(key.models) if key.models is not None else None,
         # What of the administration is open to it, within its own tenant.
-        "may": [each.label for each in Action if allows(actor, each, organisation.id)],
+        "may": [
+            each.label
+            for each in Action
+            if each.reach in (Reach.TENANT, Reach.PLATFORM) and allows(actor, each, organisation.id)
+        ],
         "csrf_token": None if session is None else session.csrf_token,
         "expires_s": None if session is None else session.expires_s,
     }
@@ -95,8 +100,9 @@ def _shown(caller: Caller, session: Session | None) -> dict[str, Any]:
 def routes(sessions: Sessions, doorkeeper: Doorkeeper) -> list[Route]:
     door, path = SessionDoor(sessions, doorkeeper), "/admin/session"
     return [
-        Route("POST", path, door.sign_in, "Exchange a key for a session cookie", SessionBody, scope=None,
+        Route("POST", path, door.sign_in, "Exchange a key for a session cookie", SessionBody,
+              action=Action.SESSION_USE,
               status=201),
-        Route("GET", path, door.show, "Who is signed in, and what they may do", scope=None),
-        Route("DELETE", path, door.sign_out, "Sign out", scope=None, takes=""),
+        Route("GET", path, door.show, "Who is signed in, and what they may do", action=Action.SESSION_USE),
+        Route("DELETE", path, door.sign_out, "Sign out", action=Action.SESSION_USE, takes=""),
     ]  # fmt: skip

@@ -11,15 +11,13 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.costs.step_cost import StepCost
-from python_backend.wire.errors import ErrorKind, InflightError
 from router.control.whatif.recorded_traffic import arrivals_in, hours_of
 from router.control.whatif.simulations import Engine
+from router.core.actions import Action
 from router.core.objective import LEAST_S, MOST_S
-from router.core.tenant import Scope
 from router.request.decoding import decode, decode_query, invalid
 from router.request.errors import respond_json
 from router.request.routes import Route
-from router.tenants.rbac import Action, Actor, allows
 
 if TYPE_CHECKING:
     from router.control.whatif.simulations import Simulations
@@ -109,7 +107,6 @@ class SimulationDoor:
         self._decoder = msgspec.json.Decoder(SimulationBody)
 
     async def list_hours(self, exchange: Exchange, record: Record) -> None:
-        _require(record)
         model = decode_query(exchange.request.query, HoursQuery).model
         hours = await self._store.read(
             lambda connection: hours_of(connection, model, time.time()), record.tenant
@@ -125,7 +122,6 @@ class SimulationDoor:
         respond_json(exchange, record, {**about, "data": [each._asdict() for each in hours]})
 
     async def simulate(self, exchange: Exchange, record: Record) -> None:
-        _require(record)
         body = decode(self._decoder, exchange.request.body or b"{}")
         left = asyncio.Event()
         exchange.on_disconnect(left.set)
@@ -175,19 +171,13 @@ class SimulationDoor:
         return {"policy": given.policy, "replicas": replicas, "objectives": objectives}
 
 
-def _require(record: Record) -> None:
-    if not allows(Actor.calling(record.caller, ""), Action.SIMULATION_RUN, None):
-        message = f"this key has no permission for {Action.SIMULATION_RUN.label}"
-        raise InflightError(ErrorKind.FORBIDDEN, message)
-
-
 def routes(simulations: Simulations, store: StoreAccess, recent: RecentRequests) -> list[Route]:
     door = SimulationDoor(simulations, store, recent)
     return [
         Route("GET", "/admin/simulations/hours", door.list_hours,
               "Hours of a model's traffic that can be simulated, and how it is served now",
-              scope=Scope.ADMIN_READ, query=HoursQuery),
+              action=Action.SIMULATION_RUN, query=HoursQuery),
         Route("POST", "/admin/simulations", door.simulate,
               "Simulate a recorded hour or a trace under one or several policies", SimulationBody,
-              scope=Scope.ADMIN_READ),
+              action=Action.SIMULATION_RUN),
     ]  # fmt: skip

@@ -42,7 +42,8 @@ class CacheCounts(NamedTuple):
 class CachedRequests:
     """In front of the endpoints that ask a model. A hit costs `percent` of what the answer would.
 
-    An answer is one release's: it is told while that release alone answers for its model.
+    An answer is one release's: it is told while that release alone answers for its model. It is told to the
+    user whose request it answered, and where it `is_shared` to all users of that tenant.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class CachedRequests:
         permits: Permits,
         published: Published,
         percent: int,
+        is_shared: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kept = kept
@@ -58,6 +60,7 @@ class CachedRequests:
         self._permits = permits
         self._published = published
         self._percent = percent
+        self._is_shared = is_shared
         self._clock = clock
 
     def terms_of(self, exchange: Exchange, record: Record, route: Route) -> CacheTerms | None:
@@ -72,7 +75,7 @@ class CachedRequests:
         return terms
 
     async def answer(self, exchange: Exchange, record: Record, endpoint: Endpoint, terms: CacheTerms) -> None:
-        name, now_s = _name_of(exchange, record), self._clock()
+        name, now_s = self._name_of(exchange, record), self._clock()
         kept = self.kept.get(name) if terms.max_age_s else None
         if kept is not None and now_s - kept.made_s < terms.max_age_s and self._stands(kept):
             await self._tell(exchange, record, kept, now_s)
@@ -122,6 +125,16 @@ class CachedRequests:
         if self._stands(kept):
             self.kept.put(name, kept)
 
+    def _name_of(self, exchange: Exchange, record: Record) -> bytes:
+        """Another organisation, user, dialect or pinned release never has the same."""
+        request = exchange.request
+        user = "" if self._is_shared else record.caller.user.id
+        parts = (record.tenant, user, request.path, request.query, record.pinned_release)
+        digest = hashlib.sha256(b"\0".join(part.encode("utf-8", "surrogateescape") for part in parts))
+        digest.update(b"\0")
+        digest.update(request.body)
+        return digest.digest()
+
     def _stands(self, kept: KeptAnswer) -> bool:
         lineup = self._published.current.lineups.get(kept.model)
         return lineup is not None and [arm.release for arm in lineup.divided.arms] == [kept.release]
@@ -131,13 +144,3 @@ class CachedRequests:
             past = self.counts.get(model, CacheCounts())
             added = CacheCounts(hits, misses, saved_tokens)
             self.counts[model] = CacheCounts(*map(sum, zip(past, added, strict=True)))
-
-
-def _name_of(exchange: Exchange, record: Record) -> bytes:
-    """Another organisation, dialect or pinned release never has the same."""
-    request = exchange.request
-    parts = (record.tenant, request.path, request.query, record.pinned_release)
-    digest = hashlib.sha256(b"\0".join(part.encode("utf-8", "surrogateescape") for part in parts))
-    digest.update(b"\0")
-    digest.update(request.body)
-    return digest.digest()

@@ -10,6 +10,7 @@ from router.anthropic.dialect import MessagesDialect
 from router.chat.answer import answer_chat, template_of
 from router.chat.calls import chat_prompt
 from router.chat.images import image_tokens
+from router.core.actions import Action
 from router.core.fair_pool import unless_left
 from router.core.generation import unmarked
 from router.request.errors import respond_json
@@ -55,7 +56,9 @@ class Messages:
 
 def routes(models: Registry, answers: Answers, images: Images, tokenizers: Tokenizers) -> list[Route]:
     api = Messages(models, answers, images, tokenizers)
-    post = partial(Route, "POST", request_id_prefix="msg", request_id_header="request-id")
+    post = partial(
+        Route, "POST", request_id_prefix="msg", request_id_header="request-id", action=Action.INFERENCE_RUN
+    )
     return [
         post(
             "/v1/messages",

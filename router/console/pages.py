@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from router.core.actions import Action
 from router.request.errors import HttpError
 from router.request.routes import Route
 
@@ -107,8 +108,9 @@ def _respond(exchange: Exchange, record: Record, file: StaticFile, caching: tupl
 
 def routes() -> list[Route]:
     return [
-        Route("GET", PATH, show_page, "The console", answer="text/html", scope=None),
+        Route("GET", PATH, show_page, "The console", answer="text/html", action=Action.ABOUT_READ),
         Route("GET", f"{PATH}/{{file}}", show_file, "The console's files",
-              answer="text/javascript or text/css or text/plain or image/svg+xml or text/html", scope=None,
+              answer="text/javascript or text/css or text/plain or image/svg+xml or text/html",
+              action=Action.ABOUT_READ,
               takes_rest=True),
     ]  # fmt: skip

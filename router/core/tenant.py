@@ -53,6 +53,7 @@ class Scope(str, Enum):
     ADMIN_WRITE = "admin:write"
     USAGE_READ = "usage:read"
     RELEASES_PIN = "releases:pin"  # canaries, shadows and whatever else is loaded, beside the stable release
+    METRICS_READ = "metrics:read"  # of all tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +223,10 @@ class Caller:
     organisation: Organisation
     key_limits: Limits = NO_LIMITS
     organisation_limits: Limits = NO_LIMITS
+
+
+# They concern all tenants: only the platform hands them out, to whomever it likes.
+PLATFORM_SCOPES = frozenset({Scope.METRICS_READ})
 
 
 # Whose request it is until somebody is identified: may do nothing.

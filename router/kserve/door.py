@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from router.core.embedding import ServedEmbedder
-from router.core.tenant import Scope
 from router.kserve import descriptions, statistics
 from router.kserve.embedding import embedding_offer
 from router.kserve.generation import generation_offer
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from python_backend.wire.errors import InflightError
     from router.core.record import Record
-    from router.core.tenant import Caller
+    from router.core.tenant import Caller, Scope
     from router.kserve.answers import Answer
     from router.request.answer import Answers
     from router.request.permit import OnLeave
@@ -75,13 +74,13 @@ class Door:
         self._ready: dict[tuple[str, int], tuple[float, bool]] = {}
         self._asking = asyncio.Lock()
 
-    def enter(self, record: Record, asks_model: bool) -> None:
+    def enter(self, record: Record, scope: Scope, asks_model: bool) -> None:
         """As the router's HTTP endpoints do: limits are asked before anything else."""
-        self._answers.permits.enter(record, Scope.INFERENCE, asks_model)
+        self._answers.permits.enter(record, scope, asks_model)
 
-    def foresee(self, caller: Caller, asks_model: bool) -> None:
+    def foresee(self, caller: Caller, scope: Scope, asks_model: bool) -> None:
         """Raises what `enter` would raise now."""
-        self._answers.permits.foresee_entry(caller, Scope.INFERENCE, asks_model)
+        self._answers.permits.foresee_entry(caller, scope, asks_model)
 
     def uncount(self, record: Record, error: InflightError) -> None:
         self._answers.permits.uncount(record, error)

@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from router.core.actions import Action
 from router.http import sse
 from router.http.connection import Limits
 from router.kserve import descriptions, messages
@@ -220,19 +221,45 @@ def routes(door: Door, max_body_bytes: int = _MAX_BODY_BYTES) -> list[Route]:
         ("POST", "/generate_stream", http.generate_stream, "Fields in, an answer in events", generate, _SSE),
     ]
     found = [
-        Route("GET", "/v2", http.server, "The server"),
-        Route("GET", "/v2/health/live", http.live, "Liveness: the process answers", scope=None),
-        Route("GET", "/v2/health/ready", http.ready, "Readiness: requests would be served now", scope=None),
-        Route("GET", "/v2/models/stats", http.statistics, "How often you called each model"),
-        Route("POST", "/v2/repository/index", http.index, "The models", None, "TritonModels", takes=""),
+        Route("GET", "/v2", http.server, "The server", action=Action.MODEL_READ),
+        Route(
+            "GET", "/v2/health/live", http.live, "Liveness: the process answers", action=Action.HEALTH_READ
+        ),
+        Route(
+            "GET",
+            "/v2/health/ready",
+            http.ready,
+            "Readiness: requests would be served now",
+            action=Action.HEALTH_READ,
+        ),
+        Route(
+            "GET",
+            "/v2/models/stats",
+            http.statistics,
+            "How often you called each model",
+            action=Action.MODEL_READ,
+        ),
+        Route(
+            "POST",
+            "/v2/repository/index",
+            http.index,
+            "The models",
+            None,
+            "TritonModels",
+            takes="",
+            action=Action.MODEL_READ,
+        ),
     ]
     for base in (_MODEL, _VERSION):
         for method, rest, endpoint, summary, wanted, answer in of_models:
             asks_model = wanted is not None
-            route = Route(
-                method, base + rest, endpoint, summary, wanted, answer, takes="", asks_model=asks_model
-            )
-            found.append(route)
+            action = Action.INFERENCE_RUN if asks_model else Action.MODEL_READ
+            add = partial(Route, takes="", asks_model=asks_model, action=action)
+            found.append(add(method, base + rest, endpoint, summary, wanted, answer))
     for methods, path, why in NOT_OFFERED:
-        found += [Route(method, path, _refusal(why), "Not offered", takes="") for method in methods]
+        refuse = _refusal(why)
+        found += [
+            Route(method, path, refuse, "Not offered", takes="", action=Action.MODEL_READ)
+            for method in methods
+        ]
     return found

@@ -23,7 +23,7 @@ from router.kserve.tensors import (
     refuse,
     shown,
 )
-from router.request.identity import check_model_allowed
+from router.request.identity import check_model_allowed, check_scope
 from router.routing.models import ServedModel
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class Offers:
         pinned = _pinned(lineup, name, version) if lineup.releases else ""
         chosen = f"{lineup.name}@{pinned}" if pinned else lineup.name
         offer = self._make(self._registry.find_any(chosen, record))
-        if offer.scope not in caller.key.scopes:
-            raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {offer.scope.value}")
+        check_scope(caller, offer.scope)
         return offer
 
     def find_all(self, name: str, version: str, caller: Caller) -> list[Offer]:

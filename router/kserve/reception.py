@@ -10,11 +10,12 @@ import grpc
 from google.protobuf import json_format
 
 from python_backend.wire.errors import InflightError
+from router.core.actions import Action
 from router.core.record import Record, new_request_id
 from router.core.stages import HEADER as DEADLINE
 from router.core.stages import read_deadline
-from router.core.tenant import Scope
 from router.kserve.calls import error_kind, grpc_code, http_status, status_of
+from router.kserve.descriptions import NOT_OFFERED_METHODS
 from router.kserve.service import Packed
 
 if TYPE_CHECKING:
@@ -30,7 +31,18 @@ log = logging.getLogger(__name__)
 
 
 _STREAMED = "grpc ModelStreamInfer"
-_WITHOUT_KEY = ("ServerLive", "ServerReady", "Check")
+# What each method of each service reads or does; one that is not here is not served.
+ACTIONS = {
+    **dict.fromkeys(("ServerLive", "ServerReady", "Check"), Action.HEALTH_READ),
+    **dict.fromkeys(("ModelInfer", "ModelStreamInfer"), Action.INFERENCE_RUN),
+    **dict.fromkeys(
+        (
+            *("ServerMetadata", "ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"),
+            *("RepositoryIndex", "ServerReflectionInfo", *NOT_OFFERED_METHODS),
+        ),
+        Action.MODEL_READ,
+    ),
+}
 # Far more than any question has that asks no model.
 _MOST_QUESTION_BYTES = 64 << 10
 
@@ -47,10 +59,19 @@ class Reception:
         self._accounts.begin_rpc(record, method, context.invocation_metadata() or ())
         return record
 
-    def admit(self, record: Record, context: Any) -> None:
+    def enter(self, record: Record, context: Any, method: str, asks_model: bool = False) -> None:
+        """Identifies the caller and counts the request; what is open to everybody is not counted."""
+        self.admit(record, context, method)
+        if (scope := ACTIONS[method].scope) is not None:
+            self._door.enter(record, scope, asks_model)
+
+    def admit(self, record: Record, context: Any, method: str) -> None:
         """Who asks, and what the metadata say of the release that is to answer."""
+        scope = ACTIONS[method].scope
+        if scope is None:
+            return
         given = context.invocation_metadata() or ()
-        record.caller = self._doorkeeper.identify(_only("authorization", given), Scope.INFERENCE)
+        record.caller = self._doorkeeper.identify(_only("authorization", given), scope)
         record.user = record.caller.user.id
         record.pinned_release = _only("x-inflight-release", given) or ""
         record.conversation = _only("x-inflight-conversation", given) or ""
@@ -75,12 +96,13 @@ class Reception:
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, Any]]) -> tuple[Record, Exception] | None:
         """By what is known before a message is read: who calls, and whether that caller may now."""
-        if method in _WITHOUT_KEY:
+        scope = ACTIONS[method].scope
+        if scope is None:
             return None
         try:
-            caller = self._doorkeeper.identify(_only("authorization", metadata), Scope.INFERENCE)
+            caller = self._doorkeeper.identify(_only("authorization", metadata), scope)
             if method != "ModelStreamInfer":  # whose requests are counted one by one
-                self._door.foresee(caller, asks_model=method == "ModelInfer")
+                self._door.foresee(caller, scope, asks_model=method == "ModelInfer")
         except InflightError as error:
             record = Record(f"grpc {method}", new_request_id("infer"))
             self._accounts.begin_rpc(record, method, tuple(metadata))
@@ -100,9 +122,7 @@ class Reception:
         async def call(request: Any, context: Any) -> Any:
             record = self.new_record(name, context)
             try:
-                if name not in _WITHOUT_KEY:
-                    self.admit(record, context)
-                    self._door.enter(record, asks_model=False)
+                self.enter(record, context, name)
                 told = json_format.ParseDict(await describe(self.unpacked(request), record), answer())
             except BaseException as error:
                 self.account_for(record, error)

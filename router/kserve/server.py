@@ -95,7 +95,7 @@ class Methods:
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         record = self._reception.new_record("ModelInfer", context)
         try:
-            asked = await self._understand(record, request, context)
+            asked = await self._understand(record, "ModelInfer", request, context)
         except Exception as error:
             return await self._reception.abort(context, record, error)
         answer, departure = SingleAnswer(asked), Departure()
@@ -111,12 +111,12 @@ class Methods:
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:
         async def start(request: Any, outbox: Outbox, departure: Departure) -> asyncio.Task[None]:
             record = self._reception.new_record("ModelStreamInfer", context)
-            asked = await self._understand(record, request, context)
+            asked = await self._understand(record, "ModelStreamInfer", request, context)
             return self._run(self._infer(record, asked, False, StreamedAnswer(outbox, asked), departure))
 
         record = self._reception.new_record("ModelStreamInfer", context)
         try:
-            self._reception.admit(record, context)
+            self._reception.admit(record, context, "ModelStreamInfer")
         except InflightError as error:
             self._reception.account_for(record, error)
             await context.abort(*status_of(error, record.request_id))
@@ -130,11 +130,10 @@ class Methods:
         finally:
             self._streams.discard(stream)
 
-    async def _understand(self, record: Record, request: Any, context: Any) -> Asked:
+    async def _understand(self, record: Record, method: str, request: Any, context: Any) -> Asked:
         """Refuses by an error that is counted; a key is looked at again for each request of a stream."""
         try:
-            self._reception.admit(record, context)
-            self._door.enter(record, asks_model=True)
+            self._reception.enter(record, context, method, asks_model=True)
             if isinstance(request, Packed):
                 most_bytes = self._max_message_bytes
                 request = await self._door.understand(record, most_bytes, request.unpack, most_bytes)
@@ -200,7 +199,7 @@ class KserveServer:
         self._handlers = [
             handler_of(INFERENCE, self._methods),
             handler_of(HEALTH, Health(door, reception)),
-            handler_of(REFLECTION, Reflection(door, reception)),
+            handler_of(REFLECTION, Reflection(reception)),
         ]
         self._max_message_bytes = max_message_bytes
         self._server: grpc.aio.Server | None = None

@@ -43,8 +43,7 @@ class Health:
 class Reflection:
     """For grpcurl and its like; a stream stays open as long as the client likes, so it takes a key."""
 
-    def __init__(self, door: Door, reception: Reception) -> None:
-        self._door = door
+    def __init__(self, reception: Reception) -> None:
         self._reception = reception
         self._answers: Any = reflection.ReflectionServicer(SERVICES)
 
@@ -52,8 +51,7 @@ class Reflection:
         record = self._reception.new_record("ServerReflectionInfo", context)
         failure: BaseException | None = None
         try:
-            self._reception.admit(record, context)
-            self._door.enter(record, asks_model=False)
+            self._reception.enter(record, context, "ServerReflectionInfo")
             async for request in requests:
                 asked = self._reception.unpacked(request)
                 for answer in self._answers.ServerReflectionInfo(iter([asked]), context):

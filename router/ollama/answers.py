@@ -9,8 +9,8 @@ import msgspec
 
 from router.chat.answer import answer_chat
 from router.chat.calls import chat_calls
+from router.core.actions import Action
 from router.core.messages import Message
-from router.core.tenant import Scope
 from router.ollama.bodies import (
     EmbedBody,
     OllamaChatBody,
@@ -131,9 +131,11 @@ class _Embedding(EmbeddingJob):
 def routes(models: Registry, answers: Answers, images: Images) -> list[Route]:
     api = OllamaAnswers(models, answers, images)
     # Ollama reads a body as JSON whatever its type is, and its examples for curl rely on that.
-    post = partial(Route, "POST", takes="", asks_model=True, request_id_prefix="ollama")
+    post = partial(
+        Route, "POST", takes="", asks_model=True, request_id_prefix="ollama", action=Action.INFERENCE_RUN
+    )
     lines = f"OllamaAnswer or {NDJSON}"
-    vectors = partial(post, scope=Scope.EMBEDDINGS)
+    vectors = partial(post, action=Action.EMBEDDING_RUN)
     return [
         post("/api/chat", api.chat, "Answer a conversation, in Ollama's API", OllamaChatBody, lines),
         post("/api/generate", api.generate, "Answer a prompt, in Ollama's API", OllamaPromptBody, lines),

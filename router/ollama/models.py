@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime, timezone
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.actions import Action
 from router.core.embedding import ServedEmbedder
 from router.ollama.bodies import ShowBody, read, served_name
 from router.request.errors import respond_json
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.routing.models import Registry, Served
 
+# The release of Ollama whose API is spoken here.
+OLLAMA_VERSION = "0.12.0"
 # What a checkpoint does not tell is empty, as clients expect the names to be there.
 _UNKNOWN = ("parent_model", "format", "family", "parameter_size", "quantization_level")
 _DETAILS = {**dict.fromkeys(_UNKNOWN, ""), "families": []}
@@ -44,9 +46,6 @@ class OllamaModels:
         model = self._models.find_any(served_name(body.model or body.name))
         check_model_allowed(record.caller, model.name)
         respond_json(exchange, record, {**_described(model), **_abilities(model)})
-
-    async def version(self, exchange: Exchange, record: Record) -> None:
-        respond_json(exchange, record, {"version": version("inflight")})
 
 
 def _described(model: Served) -> dict[str, Any]:
@@ -75,6 +74,11 @@ def _abilities(model: Served) -> dict[str, Any]:
     return {"capabilities": can, "model_info": info}
 
 
+async def show_version(exchange: Exchange, record: Record) -> None:
+    """Answers anybody, as clients ask before they send a key; some refuse servers that are too old."""
+    respond_json(exchange, record, {"version": OLLAMA_VERSION})
+
+
 async def _refuse(exchange: Exchange, record: Record) -> None:
     message = _BY_OPERATORS.format(done=_MANAGED[record.route.removeprefix("/api/")])
     raise InflightError(ErrorKind.UNSUPPORTED, message)
@@ -82,7 +86,7 @@ async def _refuse(exchange: Exchange, record: Record) -> None:
 
 def routes(models: Registry) -> list[Route]:
     api = OllamaModels(models)
-    get = partial(Route, "GET")
+    get = partial(Route, "GET", action=Action.MODEL_READ)
     return [
         get("/api/tags", api.tags, "The served models, in Ollama's API", answer="OllamaModels"),
         get(
@@ -91,8 +95,10 @@ def routes(models: Registry) -> list[Route]:
             "The loaded models: the same list, as all of them are loaded",
             answer="OllamaModels",
         ),
-        get("/api/version", api.version, "The version of this server"),
-        Route("POST", "/api/show", api.show, "One served model", ShowBody, takes=""),
+        get("/api/version", show_version, "A version of Ollama, always the same", action=Action.ABOUT_READ),
+        Route(
+            "POST", "/api/show", api.show, "One served model", ShowBody, takes="", action=Action.MODEL_READ
+        ),
         *(_managed(verb) for verb in _MANAGED),
     ]
 
@@ -105,4 +111,5 @@ def _managed(verb: str) -> Route:
         _refuse,
         "Not supported here: the error names the commands that do it",
         takes="",
+        action=Action.MODEL_READ,
     )

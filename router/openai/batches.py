@@ -18,6 +18,7 @@ from router.content.batches.rows import WINDOW_S, Batch, new_batch_id
 from router.content.files.model import LONGEST_LIFE_S, SHORTEST_LIFE_S
 from router.content.files.rows import find as find_file
 from router.content.lookup import Page
+from router.core.actions import Action
 from router.core.record import Record
 from router.core.tenant import Caller, Scope
 from router.http.exchange import Exchange
@@ -52,7 +53,7 @@ _decoder = msgspec.json.Decoder(BatchBody)
 
 def routes(store: StoreAccess) -> list[Route]:
     batches = _Batches(store)
-    add = partial(Route, scope=Scope.FILES, takes="", answer="Batch")
+    add = partial(Route, takes="", answer="Batch")
     return [
         add(
             "POST",
@@ -62,11 +63,30 @@ def routes(store: StoreAccess) -> list[Route]:
             body=BatchBody,
             takes=JSON,
             is_paid_later=True,
+            action=Action.BATCH_WRITE,
         ),
-        add("GET", PATH, batches.list_all, "List batches", answer="BatchList", query=BatchesQuery),
-        add("GET", f"{PATH}/{{batch_id}}", batches.show, "Show a batch and its progress"),
         add(
-            "POST", f"{PATH}/{{batch_id}}/cancel", batches.cancel, "Cancel a batch; finished answers are kept"
+            "GET",
+            PATH,
+            batches.list_all,
+            "List batches",
+            answer="BatchList",
+            query=BatchesQuery,
+            action=Action.BATCH_READ,
+        ),
+        add(
+            "GET",
+            f"{PATH}/{{batch_id}}",
+            batches.show,
+            "Show a batch and its progress",
+            action=Action.BATCH_READ,
+        ),
+        add(
+            "POST",
+            f"{PATH}/{{batch_id}}/cancel",
+            batches.cancel,
+            "Cancel a batch; finished answers are kept",
+            action=Action.BATCH_WRITE,
         ),
     ]
 

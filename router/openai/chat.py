@@ -12,6 +12,7 @@ from router.chat.bodies import OPTIONS_NEUTRAL, ChatBody, check_options, refuse_
 from router.chat.calls import chat_reader, templated_calls
 from router.chat.tool_bodies import check_tools
 from router.content.documents.documents import expand
+from router.core.actions import Action
 from router.core.fair_pool import unless_left
 from router.openai.dialects import ChatDialect, TokenIds
 from router.openai.held_exchange import HeldExchange
@@ -168,5 +169,6 @@ def routes(
             streams=True,
             asks_model=True,
             request_id_prefix="chatcmpl",
+            action=Action.INFERENCE_RUN,
         )
     ]

@@ -11,6 +11,7 @@ from msgspec import Meta
 from router.chat.bodies import OPTIONS_NEUTRAL, Options, check_options, refuse_unsupported
 from router.chat.calls import generation_call, several
 from router.chat.guides import demand_of
+from router.core.actions import Action
 from router.core.generation import MAX_NEW_TOKENS, GenerationCall
 from router.core.record import Record
 from router.http.exchange import Exchange
@@ -141,5 +142,6 @@ def _ids(prompt: list[Any], where: str) -> tuple[int, ...]:
 def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
         Route("POST", "/v1/completions", Completions(models, answers), "Continue a text, or several",
-              CompletionBody, "Completion", streams=True, request_id_prefix="cmpl", asks_model=True)
+              CompletionBody, "Completion", streams=True, request_id_prefix="cmpl", asks_model=True,
+              action=Action.INFERENCE_RUN)
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from router.content.conversations.items import GivenItem, Item, read_items
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, Page, PageQuery
 from router.content.storage_quota import StorageQuota
+from router.core.actions import Action
 from router.core.fair_pool import unless_left
 from router.core.record import Record
 from router.http.exchange import Exchange
@@ -188,19 +190,21 @@ def routes(store: StoreAccess, documents: Documents, quota: StorageQuota, aside:
     api = Conversations(ConversationStore(store, quota), documents, aside)
     one = f"{_PATH}/{{conversation_id}}"
     item = f"{one}/items/{{item_id}}"
+    read = partial(Route, action=Action.CONVERSATION_READ)
+    write = partial(Route, action=Action.CONVERSATION_WRITE)
     return [
-        Route("POST", _PATH, api.create, "Create a conversation", ConversationBody, "Conversation"),
-        Route("GET", _PATH, api.list, "Your own conversations, last used first",
-              answer="ConversationList", query=PageQuery),
-        Route("GET", one, api.show, "One conversation", answer="Conversation"),
-        Route("POST", one, api.update, "Change its metadata; title is the name", ConversationChange,
+        write("POST", _PATH, api.create, "Create a conversation", ConversationBody, "Conversation"),
+        read("GET", _PATH, api.list, "Your own conversations, last used first",
+             answer="ConversationList", query=PageQuery),
+        read("GET", one, api.show, "One conversation", answer="Conversation"),
+        write("POST", one, api.update, "Change its metadata; title is the name", ConversationChange,
               "Conversation"),
-        Route("DELETE", one, api.delete, "Delete a conversation and its items"),
-        Route("GET", f"{one}/export", api.export, "Export a conversation, as JSON or with format=markdown",
-              answer="object or text/markdown", query=ExportQuery),
-        Route("GET", f"{one}/items", api.list_items, "The items of a conversation, newest first",
+        write("DELETE", one, api.delete, "Delete a conversation and its items"),
+        read("GET", f"{one}/export", api.export, "Export a conversation, as JSON or with format=markdown",
+             answer="object or text/markdown", query=ExportQuery),
+        read("GET", f"{one}/items", api.list_items, "The items of a conversation, newest first",
               answer="ItemList", query=PageQuery),
-        Route("POST", f"{one}/items", api.add_items, "Add items to a conversation", NewItems, "ItemList"),
-        Route("GET", item, api.show_item, "One item", answer="Item"),
-        Route("DELETE", item, api.delete_item, "Delete one item", answer="Conversation"),
+        write("POST", f"{one}/items", api.add_items, "Add items to a conversation", NewItems, "ItemList"),
+        read("GET", item, api.show_item, "One item", answer="Item"),
+        write("DELETE", item, api.delete_item, "Delete one item", answer="Conversation"),
     ]  # fmt: skip

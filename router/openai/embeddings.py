@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from router.core.actions import Action
 from router.core.embedding import EmbeddingAnswer, EmbeddingCall, ServedEmbedder
 from router.core.record import Record
-from router.core.tenant import Scope
 from router.http.exchange import Exchange
 from router.request.answer import Answers
 from router.request.decoding import decode
@@ -40,7 +40,7 @@ def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
         Route("POST", "/v1/embeddings", Embeddings(models, answers),
               "Turns texts, or token ids, into vectors of length 1.", EmbeddingsBody,
-              scope=Scope.EMBEDDINGS, request_id_prefix="embd", asks_model=True)
+              action=Action.EMBEDDING_RUN, request_id_prefix="embd", asks_model=True)
     ]  # fmt: skip
 
 

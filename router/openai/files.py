@@ -12,9 +12,9 @@ from msgspec import Meta
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.files import model, rows
 from router.content.lookup import Page
+from router.core.actions import Action
 from router.core.fair_pool import FairPool
 from router.core.record import Record
-from router.core.tenant import Scope
 from router.http.exchange import Exchange
 from router.http.upload import Upload
 from router.request.decoding import decode_query, invalid
@@ -49,14 +49,15 @@ class FilesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 def routes(store: StoreAccess, limits: model.FileLimits) -> list[Route]:
     files = _Files(store, limits)
-    add = partial(Route, scope=Scope.FILES, takes="")
+    read = partial(Route, "GET", action=Action.FILE_READ, takes="")
+    write = partial(Route, action=Action.FILE_WRITE)
     return [
-        add("POST", PATH, files.upload, "Upload a file", body=FileForm, answer="File", takes=MULTIPART),
-        add("GET", PATH, files.list_all, "List files", answer="FileList", query=FilesQuery),
-        add("GET", f"{PATH}/{{file_id}}", files.show, "Show a file", answer="File"),
-        add("DELETE", f"{PATH}/{{file_id}}", files.delete, "Delete a file", answer="FileDeleted"),
-        add("GET", f"{PATH}/{{file_id}}/content", files.download, "Download the content of a file",
-            answer="application/octet-stream"),
+        write("POST", PATH, files.upload, "Upload a file", body=FileForm, answer="File", takes=MULTIPART),
+        read(PATH, files.list_all, "List files", answer="FileList", query=FilesQuery),
+        read(f"{PATH}/{{file_id}}", files.show, "Show a file", answer="File"),
+        write("DELETE", f"{PATH}/{{file_id}}", files.delete, "Delete a file", answer="FileDeleted", takes=""),
+        read(f"{PATH}/{{file_id}}/content", files.download, "Download the content of a file",
+             answer="application/octet-stream"),
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from router.core.actions import Action
 from router.core.embedding import ServedEmbedder
 from router.core.record import Record
 from router.http.exchange import Exchange
@@ -59,6 +60,16 @@ def describe(model: Served) -> dict[str, Any]:
 def routes(models: Registry) -> list[Route]:
     api = Models(models)
     return [
-        Route("GET", "/v1/models", api.list, "The served models", answer="ModelList"),
-        Route("GET", "/v1/models/{id}", api.show, "One served model", answer="Model", takes_rest=True),
+        Route(
+            "GET", "/v1/models", api.list, "The served models", answer="ModelList", action=Action.MODEL_READ
+        ),
+        Route(
+            "GET",
+            "/v1/models/{id}",
+            api.show,
+            "One served model",
+            answer="Model",
+            takes_rest=True,
+            action=Action.MODEL_READ,
+        ),
     ]

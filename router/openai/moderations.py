@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from python_backend.wire.errors import ErrorKind, InflightError
+from router.core.actions import Action
 from router.core.fair_pool import unless_left
 from router.request.decoding import decode, invalid
 from router.request.errors import respond_json
@@ -115,5 +116,5 @@ def category_of(rule: str) -> str:
 def routes(safety: Safety | None) -> list[Route]:
     return [
         Route("POST", "/v1/moderations", Moderations(safety), "Check texts against the operator's rules",
-              ModerationBody, "Moderation", request_id_prefix="modr")
+              ModerationBody, "Moderation", request_id_prefix="modr", action=Action.INFERENCE_RUN)
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from router.core.actions import Action
 from router.core.embedding import (
     ROWS_PER_CALL,
     SPECIAL_TOKENS,
@@ -21,7 +22,6 @@ from router.core.embedding import (
 )
 from router.core.generation import text_tokens
 from router.core.record import Record
-from router.core.tenant import Scope
 from router.http.exchange import Exchange
 from router.request.answer import Answers
 from router.request.decoding import decode, invalid
@@ -73,12 +73,13 @@ def routes(models: Registry, answers: Answers) -> list[Route]:
     return [
         *(
             Route("POST", path, rerank, told if path == "/v1/rerank" else f"{same}/rerank.", RerankBody,
-                  answer="Reranking", scope=Scope.EMBEDDINGS, request_id_prefix="rerank", asks_model=True)
+                  answer="Reranking",
+                  action=Action.EMBEDDING_RUN, request_id_prefix="rerank", asks_model=True)
             for path in ("/v1/rerank", "/rerank", "/v2/rerank")
         ),
         *(
             Route("POST", path, score, "Scores pairs of texts." if path == "/v1/score" else f"{same}/score.",
-                  ScoreBody, answer="Scores", scope=Scope.EMBEDDINGS, request_id_prefix="score",
+                  ScoreBody, answer="Scores", action=Action.EMBEDDING_RUN, request_id_prefix="score",
                   asks_model=True)
             for path in ("/v1/score", "/score")
         ),

@@ -15,6 +15,7 @@ from router.content.conversations.response_store import ResponseStore
 from router.content.documents.documents import Documents
 from router.content.lookup import Owner, PageQuery, page_of
 from router.content.storage_quota import StorageQuota
+from router.core.actions import Action
 from router.core.fair_pool import unless_left
 from router.core.generation import unmarked
 from router.core.record import Record
@@ -136,15 +137,16 @@ def routes(
     one = f"{_PATH}/{{response_id}}"
     return [
         Route("POST", _PATH, new.create, "Answer an input, with stored state", ResponseBody, "Response", True,
-              asks_model=True),
+              asks_model=True, action=Action.INFERENCE_RUN),
         Route("POST", f"{_PATH}/input_tokens", new.count, "Count the tokens of an input", InputTokensBody,
-              "InputTokens", asks_model=True),
-        Route("POST", f"{_PATH}/compact", new.compact, "Not supported: drops old turns instead", takes=""),
+              "InputTokens", asks_model=True, action=Action.INFERENCE_RUN),
+        Route("POST", f"{_PATH}/compact", new.compact, "Not supported: drops old turns instead", takes="",
+              action=Action.INFERENCE_RUN),
         Route("GET", one, stored.show, "A response that is stored or in progress", answer="Response",
-              streams=True, query=ShowQuery),
-        Route("DELETE", one, stored.delete, "Delete a stored response"),
+              streams=True, query=ShowQuery, action=Action.CONVERSATION_READ),
+        Route("DELETE", one, stored.delete, "Delete a stored response", action=Action.CONVERSATION_WRITE),
         Route("GET", f"{one}/input_items", stored.list_input, "The input items of a stored response",
-              answer="ItemList", query=PageQuery),
+              answer="ItemList", query=PageQuery, action=Action.CONVERSATION_READ),
         Route("POST", f"{one}/cancel", stored.cancel, "Cancel a background response",
-              answer="Response", takes=""),
+              answer="Response", takes="", action=Action.CONVERSATION_WRITE),
     ]  # fmt: skip

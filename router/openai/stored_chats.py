@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -13,6 +14,7 @@ from python_backend.wire.errors import InflightError
 from router.chat.bodies import Metadata
 from router.content.conversations.chat_store import ChatQuery, ChatStore, MessageQuery
 from router.content.lookup import Owner, page_of
+from router.core.actions import Action
 from router.openai.dialects import ChatDialect
 from router.request.decoding import decode, decode_query
 from router.request.errors import respond_encoded, respond_json
@@ -147,12 +149,14 @@ def _named(record: Record) -> tuple[Owner, str]:
 
 def routes(store: ChatStore) -> list[Route]:
     api = StoredChats(store)
+    read = partial(Route, action=Action.CONVERSATION_READ)
+    write = partial(Route, action=Action.CONVERSATION_WRITE)
     return [
-        Route("GET", "/v1/chat/completions", api.list, "Stored chat completions, oldest first",
+        read("GET", "/v1/chat/completions", api.list, "Stored chat completions, oldest first",
               answer="ChatCompletionList", query=ChatQuery),
-        Route("GET", _ONE, api.show, "A stored chat completion", answer="ChatCompletion"),
-        Route("POST", _ONE, api.update, "Change its metadata", MetadataChange, "ChatCompletion"),
-        Route("DELETE", _ONE, api.delete, "Delete a stored chat completion"),
-        Route("GET", f"{_ONE}/messages", api.list_messages, "The messages of a stored chat completion",
+        read("GET", _ONE, api.show, "A stored chat completion", answer="ChatCompletion"),
+        write("POST", _ONE, api.update, "Change its metadata", MetadataChange, "ChatCompletion"),
+        write("DELETE", _ONE, api.delete, "Delete a stored chat completion"),
+        read("GET", f"{_ONE}/messages", api.list_messages, "The messages of a stored chat completion",
               answer="MessageList", query=MessageQuery),
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from router.chat.bodies import MAX_TOOLS, ChatBody, refuse_unsupported
 from router.chat.calls import chat_prompt
 from router.chat.images import asked_images
 from router.chat.tool_bodies import Tool, check_tools
+from router.core.actions import Action
 from router.core.fair_pool import unless_left
 from router.core.generation import LITERAL_MARK, TokenId
 from router.core.messages import Message
@@ -175,9 +176,9 @@ def routes(models: Registry, answers: Answers, tokenizers: Tokenizers) -> list[R
     api = Tokenization(models, answers, tokenizers)
     return [
         Route("POST", "/tokenize", api.tokenize, "Tokenize a prompt or messages", TokenizeBody,
-              "Tokens", asks_model=True),
+              "Tokens", asks_model=True, action=Action.INFERENCE_RUN),
         Route("POST", "/detokenize", api.detokenize, "Detokenize tokens", DetokenizeBody, "Prompt",
-              asks_model=True),
+              asks_model=True, action=Action.INFERENCE_RUN),
         Route("GET", "/tokenizer_info", api.show, "The tokenizer settings of a model's checkpoint",
-              query=InfoQuery),
+              query=InfoQuery, action=Action.MODEL_READ),
     ]  # fmt: skip

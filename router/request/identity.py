@@ -64,8 +64,7 @@ class Doorkeeper:
         """By the key, or by the session of a browser that sends none; raises as `identify`."""
         given = headers.get("authorization") or bare_key(headers)
         if given is None and (session := self.session_of(method, headers)) is not None:
-            if scope not in session.caller.key.scopes:
-                raise _lacking(scope)
+            check_scope(session.caller, scope)
             return session.caller
         return self.identify(given, scope)
 
@@ -93,8 +92,7 @@ class Doorkeeper:
         found = self._tenancy.keyring.verify(authorization[len(_BEARER) :].strip(), time.time())
         if isinstance(found, Refused):
             raise _refused(found)
-        if scope not in found.key.scopes:
-            raise _lacking(scope)
+        check_scope(found, scope)
         return found
 
     def verify(self, key: str) -> Caller:
@@ -115,8 +113,9 @@ def _refused(key: Refused) -> InflightError:
     return InflightError(ErrorKind.INVALID_KEY, key.message)
 
 
-def _lacking(scope: Scope) -> InflightError:
-    return InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {scope.value}")
+def check_scope(caller: Caller, scope: Scope) -> None:
+    if scope not in caller.key.scopes:
+        raise InflightError(ErrorKind.FORBIDDEN, f"this key lacks the scope {scope.value}")
 
 
 def _session_cookie(cookies: str) -> str:

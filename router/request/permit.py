@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _JITTER = 0.4
 # Whoever has used up an organisation's requests must still be able to raise its limits. Of one key: far more
 # than people and dashboards need.
-_ADMINISTRATIVE = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.USAGE_READ})
+_ADMINISTRATIVE = frozenset({Scope.ADMIN_READ, Scope.ADMIN_WRITE, Scope.USAGE_READ, Scope.METRICS_READ})
 _REFUSALS = frozenset({ErrorKind.OVERLOADED, ErrorKind.RATE_LIMITED})
 _ADMINISTRATION = Limits(requests_per_min=1200)
 

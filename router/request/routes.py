@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from router.core.actions import Action, Reach
 from router.core.record import Record
-from router.core.tenant import Scope
 from router.http.exchange import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import msgspec
+
+    from router.core.tenant import Scope
 
 Endpoint = Callable[[Exchange, Record], Coroutine[Any, Any, None]]
 JSON = "application/json"
@@ -24,7 +26,7 @@ class Route:
     """One method of one path; `{name}` in the path stands for any one segment.
 
     Where `takes_rest`, the name at the end stands for all that is left, slashes too.
-    `scope` is what a key needs, None is open to everybody; where `asks_model`, its caller must owe no tokens.
+    `action` says what it reads or changes, and so who may; where `asks_model`, its caller must owe no tokens.
     `takes` is the content type of the body, an empty one where there need not be a body. `answer` names a
     schema, or is the type of what else comes,
     or both with " or " between; `status` is that of an answer where all went well. `query` is what may
@@ -38,7 +40,6 @@ class Route:
     body: type[msgspec.Struct] | None = None
     answer: str = "object"
     streams: bool = False
-    scope: Scope | None = Scope.INFERENCE
     takes: str = JSON
     request_id_prefix: str = "req"
     request_id_header: str = ""  # one more for the id, where clients look for it by another name
@@ -47,6 +48,16 @@ class Route:
     status: int = 200
     asks_model: bool = False
     is_paid_later: bool = False  # what it asks for costs something, though not at once
+    action: Action = field(kw_only=True)
+
+    @property
+    def scope(self) -> Scope | None:
+        """What a key needs; None where everybody may."""
+        return self.action.scope
+
+    def concerns(self, values: dict[str, str], own: str) -> str | None:
+        """The tenant that a caller of the tenant `own` wants to do something to, None for all of them."""
+        return values.get("tenant", None if self.action.reach is Reach.PLATFORM else own)
 
     @property
     def takes_keys(self) -> bool:

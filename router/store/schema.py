@@ -51,6 +51,8 @@ api_keys = table(
     Column("grace_s", Double, nullable=False),
     Column("previous_prefix", String, unique=True),
     Column("previous_digest", LargeBinary),
+    # Of `scopes` those that only the platform hands out; apart, as routers of 0.8.0 do not know any.
+    Column("platform_scopes", Text, nullable=False, server_default=""),
 )
 # `subject` is the id of an organisation or of a key; the last three are organisations' alone.
 limits = table(

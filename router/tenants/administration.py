@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sql
 
+from router.core.actions import Action
 from router.core.tenant import (
     NO_LIMITS,
     ApiKey,
@@ -28,7 +29,7 @@ from router.store.schema import api_keys, facts, limits, organisations, prices, 
 from router.tenants import keys, records
 from router.tenants.audited import Audited, Forbidden
 from router.tenants.budget import END_OF_TIME_S, check_day
-from router.tenants.rbac import Action, Actor, allows, beyond, may_act_for
+from router.tenants.rbac import Actor, allows, beyond, may_act_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,7 @@ class Administration(Audited):
 
     def note_content_read(self, actor: Actor, organisation_id: str, request_id: str) -> None:
         """That somebody looks at what a tenant wrote: only who may, and never unseen."""
-        self._check(actor, Action.CONTENT_READ, organisation_id, request_id)
+        self.check(actor, Action.CONTENT_READ, organisation_id, request_id)
         self._write(self._entry(actor, Action.CONTENT_READ, organisation_id, request_id))
 
     def export_files(self, actor: Actor, organisation_id: str, write: Callable[[str, bytes], object]) -> None:
@@ -280,7 +281,8 @@ class Administration(Audited):
         """Summed by any of organisation, key, user, model, day; days are included at both ends."""
         check_day("since", since_day)
         check_day("until", until_day)
-        with self._look(actor, Action.USAGE_READ, organisation_id) as at:
+        action = Action.USAGE_READ_ALL if organisation_id is None else Action.USAGE_READ
+        with self._look(actor, action, organisation_id) as at:
             return records.usage_summary(at, organisation_id, by, since_day, until_day)
 
     def audit_log(self, actor: Actor, organisation_id: str | None, most: int = 100) -> list[AuditEntry]:

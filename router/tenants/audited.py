@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import sqlalchemy as sql
 
+from router.core.actions import Action
 from router.core.tenant import AuditEntry
 from router.store.schema import audit
-from router.tenants.rbac import Action, Actor, allows
+from router.tenants.rbac import Actor, allows
 from router.tenants.records import row_of_audit, touch
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Audited:
 
     @contextmanager
     def _look(self, actor: Actor, action: Action, organisation_id: str | None) -> Iterator[Connection]:
-        self._check(actor, action, organisation_id, organisation_id or "")
+        self.check(actor, action, organisation_id, organisation_id or "")
         with self._store.read() as connection:
             yield connection
 
@@ -55,7 +56,7 @@ class Audited:
         named: str | None = None,
     ) -> Iterator[tuple[Connection, int]]:
         """One transaction: the change, its number and its audit entry."""
-        self._check(actor, action, organisation_id, target)
+        self.check(actor, action, organisation_id, target)
         entry = self._entry(actor, action, organisation_id, target, detail, named)
         try:
             with self._store.begin() as connection:
@@ -71,9 +72,17 @@ class Audited:
             raise
         self._changed()
 
-    def _check(self, actor: Actor, action: Action, organisation_id: str | None, target: str) -> None:
+    def check(
+        self,
+        actor: Actor,
+        action: Action,
+        organisation_id: str | None,
+        target: str,
+        detail: dict[str, Any] | None = None,
+    ) -> None:
+        """Raises Forbidden, with an entry in the audit log, where the actor may not do this."""
         if not allows(actor, action, organisation_id):
-            write_refusal(self._store, self._entry(actor, action, organisation_id, target))
+            write_refusal(self._store, self._entry(actor, action, organisation_id, target, detail))
             raise Forbidden(f"{action.label} is not allowed")
 
     def _entry(

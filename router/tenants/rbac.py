@@ -3,63 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 
-from router.core.tenant import NO_LIMITS, ApiKey, Caller, Limits, Role, Scope, User
-
-
-class Action(Enum):
-    """What may be done, each with the scope that a key needs for it."""
-
-    ORGANISATION_CREATE = ("organisation.create", Scope.ADMIN_WRITE)
-    ORGANISATION_LIST = ("organisation.list", Scope.ADMIN_READ)
-    ORGANISATION_READ = ("organisation.read", Scope.ADMIN_READ)
-    ORGANISATION_EXPORT = ("organisation.export", Scope.ADMIN_READ)
-    ORGANISATION_DELETE = ("organisation.delete", Scope.ADMIN_WRITE)
-    USER_READ = ("user.read", Scope.ADMIN_READ)
-    USER_WRITE = ("user.write", Scope.ADMIN_WRITE)
-    KEY_READ = ("key.read", Scope.ADMIN_READ)
-    KEY_READ_OWN = ("key.read_own", Scope.ADMIN_READ)
-    KEY_WRITE = ("key.write", Scope.ADMIN_WRITE)
-    KEY_WRITE_OWN = ("key.write_own", Scope.ADMIN_WRITE)
-    LIMITS_READ = ("limits.read", Scope.ADMIN_READ)
-    KEY_LIMITS_WRITE = ("limits.write_key", Scope.ADMIN_WRITE)
-    ORGANISATION_LIMITS_WRITE = ("limits.write_organisation", Scope.ADMIN_WRITE)
-    PRICE_READ = ("price.read", Scope.USAGE_READ)
-    PRICE_WRITE = ("price.write", Scope.ADMIN_WRITE)
-    USAGE_READ = ("usage.read", Scope.USAGE_READ)
-    AUDIT_READ = ("audit.read", Scope.ADMIN_READ)
-    RELEASE_READ = ("release.read", Scope.ADMIN_READ)
-    RELEASE_WRITE = ("release.write", Scope.ADMIN_WRITE)
-    OBJECTIVE_READ = ("objective.read", Scope.ADMIN_READ)
-    OBJECTIVE_WRITE = ("objective.write", Scope.ADMIN_WRITE)
-    NOW_READ = ("now.read", Scope.ADMIN_READ)
-    REQUEST_READ = ("request.read", Scope.ADMIN_READ)
-    CONTENT_READ = ("request.read_content", Scope.ADMIN_READ)
-    SIMULATION_RUN = ("simulation.run", Scope.ADMIN_READ)
-
-    def __init__(self, label: str, scope: Scope) -> None:
-        self.label = label
-        self.scope = scope
-
-
-# The platform's own business: a tenant that could write these would set its own budget and prices, or leave
-# before it has paid.
-PLATFORM_ONLY = frozenset(
-    {
-        Action.ORGANISATION_CREATE,
-        Action.ORGANISATION_DELETE,
-        Action.ORGANISATION_LIST,
-        Action.ORGANISATION_LIMITS_WRITE,
-        Action.PRICE_WRITE,
-        Action.RELEASE_READ,
-        Action.RELEASE_WRITE,
-        Action.OBJECTIVE_READ,
-        Action.OBJECTIVE_WRITE,
-        Action.NOW_READ,
-        Action.SIMULATION_RUN,
-    }
+from router.core.actions import Action, Reach
+from router.core.tenant import (
+    NO_LIMITS,
+    PLATFORM_SCOPES,
+    ApiKey,
+    Caller,
+    Limits,
+    Role,
+    Scope,
+    User,
 )
+
 _VIEWER = frozenset({Action.ORGANISATION_READ, Action.PRICE_READ, Action.USAGE_READ, Action.LIMITS_READ})
 _MEMBER = _VIEWER | {Action.KEY_READ_OWN, Action.KEY_WRITE_OWN}
 _ADMIN = _MEMBER | {
@@ -117,14 +73,21 @@ SYSTEM = Actor("system", None, Role.OWNER, platform_admin=True)
 
 
 def allows(actor: Actor, action: Action, organisation_id: str | None) -> bool:
-    """Whether the actor may do this to that organisation; None is the platform itself."""
+    """Whether the actor may do this to that organisation; None is the platform itself.
+
+    A scope alone never reaches beyond the actor's own organisation, unless only the platform hands it out.
+    """
+    if action.scope is None:
+        return True
     if actor.scopes is not None and action.scope not in actor.scopes:
         return False
     if actor.platform_admin:
         return True
-    if action in PLATFORM_ONLY or organisation_id is None or organisation_id != actor.organisation_id:
+    if action.scope in PLATFORM_SCOPES:
+        return actor.scopes is not None
+    if action.reach is Reach.PLATFORM or organisation_id is None or organisation_id != actor.organisation_id:
         return False
-    return action in TABLE[actor.role]
+    return action.reach is Reach.OWN or action in TABLE[actor.role]
 
 
 def may_act_for(actor: Actor, role: Role, platform_admin: bool) -> bool:
@@ -136,6 +99,8 @@ def may_act_for(actor: Actor, role: Role, platform_admin: bool) -> bool:
 
 def beyond(actor: Actor, key: ApiKey, limits: Limits) -> str:
     """What a key with these limits may and the actor's own key may not, in words; empty where nothing."""
+    if not actor.platform_admin and (platforms := key.scopes & PLATFORM_SCOPES):
+        return f"only platform admins hand out {', '.join(sorted(platforms))}"
     if actor.scopes is None:
         return ""
     if more := key.scopes - actor.scopes:

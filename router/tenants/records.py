@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sql
 
 from router.core.tenant import (
+    PLATFORM_SCOPES,
     ApiKey,
     AuditEntry,
     Limits,
@@ -27,6 +28,7 @@ from router.tenants.budget import day_of
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping
 
+_SCOPES = frozenset(scope.value for scope in Scope)
 _LIMIT_NAMES = tuple(field.name for field in fields(Limits))
 
 
@@ -45,14 +47,17 @@ def row_of_user(user: User) -> dict[str, Any]:
 
 def key_of(row: RowMapping) -> ApiKey:
     values = dict(row)
-    values["scopes"] = frozenset(Scope(name) for name in row["scopes"].split())
+    named = f"{row['scopes']} {values.pop('platform_scopes')}".split()
+    # A scope that only a newer version knows allows nothing here.
+    values["scopes"] = frozenset(Scope(name) for name in named if name in _SCOPES)
     values["models"] = None if row["models"] is None else frozenset(row["models"].split())
     return ApiKey(**values)
 
 
 def row_of_key(key: ApiKey) -> dict[str, Any]:
     values = asdict(key)
-    values["scopes"] = " ".join(sorted(scope.value for scope in key.scopes))
+    values["scopes"] = " ".join(sorted(scope.value for scope in key.scopes - PLATFORM_SCOPES))
+    values["platform_scopes"] = " ".join(sorted(scope.value for scope in key.scopes & PLATFORM_SCOPES))
     values["models"] = None if key.models is None else " ".join(sorted(key.models))
     return values
 

@@ -174,6 +174,7 @@ async def running_router(
     events: EventLog | None = None,
     keyed_grace_s: float = 60.0,
     cached_percent: int = 0,
+    cached_shared: bool = False,
     additions: Additions | None = None,
     cascade: Cascade | None = None,
     others: Sequence[ServedModel] = (),
@@ -219,7 +220,9 @@ async def running_router(
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 events=events or MemoryEventLog(),
-                cached=CachedRequests(KeptAnswers(1 << 20), permits, registry.published, cached_percent),
+                cached=CachedRequests(
+                    KeptAnswers(1 << 20), permits, registry.published, cached_percent, cached_shared
+                ),
                 cascaded=CascadedRequests([] if cascade is None else [cascade], aside),
                 keyed_grace_s=keyed_grace_s,
                 recent=accounts.recent,

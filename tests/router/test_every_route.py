@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2_grpc as grpc_service
 from router import openapi
 from router.app import all_routes
 from router.content.documents.documents import Documents
+from router.core.actions import Action, Reach
 from router.core.record import Record
 from router.core.tenant import NOBODY, Limits, Role, Scope
 from router.kserve import http as kserve_http
@@ -23,7 +24,7 @@ from router.request.routes import Route
 from router.request.token_counting import Tokenizers
 from router.safety.guard import Safety
 from router.store.database import StoreAccess
-from router.tenants.rbac import Action, Actor, allows
+from router.tenants.rbac import Actor, allows
 from router.tenants.tenancy import Tenancy
 from tests.pace import patience
 from tests.router.kserve.running import RunningKserve, running_kserve
@@ -31,6 +32,7 @@ from tests.router.kserve.running import RunningKserve, running_kserve
 OPEN = {
     ("GET", "/"),
     ("GET", "/version"),
+    ("GET", "/api/version"),
     ("GET", "/health"),
     ("GET", "/ping"),
     ("GET", "/health/live"),
@@ -179,5 +181,6 @@ def test_a_request_is_nobodys_until_its_caller_is_known() -> None:
     assert not NOBODY.user.platform_admin
     assert NOBODY.key.models == frozenset()
     nobody = Actor.of(NOBODY.user, NOBODY.key.scopes)
-    assert not any(allows(nobody, action, NOBODY.organisation.id) for action in Action)
+    for action in Action:
+        assert allows(nobody, action, NOBODY.organisation.id) == (action.reach is Reach.OPEN)
     assert {NOBODY.key_limits.requests_per_min, NOBODY.organisation_limits.requests_per_min} == {0}

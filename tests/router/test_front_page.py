@@ -24,7 +24,8 @@ async def test_a_program_gets_json(router: RunningRouter) -> None:
     told = (await router.http.get("/")).json()
     assert [model["id"] for model in told["models"]] == [MODEL, "no-template", EMBEDDER]
     assert told["links"]["docs"] == "/docs"
-    assert (await router.http.get("/version")).json() == {"version": told["version"]}
+    versions = {"version": told["version"], "api_version": told["api_version"]}
+    assert (await router.http.get("/version")).json() == versions
 
 
 async def test_models_are_not_named_to_those_without_a_key(router: RunningRouter) -> None:

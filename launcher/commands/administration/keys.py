@@ -37,8 +37,8 @@ def create_key(
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            help="inference, embeddings, files, usage:read, releases:pin, admin:read or admin:write; may be "
-            "repeated. [default: all but the last three]"
+            help="inference, embeddings, files, usage:read, releases:pin, admin:read, admin:write or "
+            "metrics:read; may be repeated. [default: the first four]"
         ),
     ] = None,
     model: Annotated[

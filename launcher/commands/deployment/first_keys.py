@@ -25,7 +25,7 @@ LOAD_KEY_LASTS_S = 30 * 86400.0
 class FirstKey:
     """`is_admin`: for all that can be asked and administered; `is_for_load`: for asking models, for a while.
 
-    Else for reading metrics and figures alone.
+    Else for reading metrics alone.
     """
 
     name: str
@@ -107,7 +107,7 @@ def make(admin: Administration, key: FirstKey, text: str) -> None:
     tenant = next(each.id for each in admin.list_organisations(SYSTEM) if each.name == TENANT)
     users = {user.name: user for user in admin.list_users(SYSTEM, tenant)}
     name = f"deployment-{key.name}"
-    role, scopes, expires_s = Role.VIEWER, frozenset({Scope.ADMIN_READ}), None
+    role, scopes, expires_s = Role.VIEWER, frozenset({Scope.METRICS_READ}), None
     if key.is_admin:
         role, scopes = Role.OWNER, frozenset(Scope)
     elif key.is_for_load:

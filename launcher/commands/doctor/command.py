@@ -44,7 +44,7 @@ def doctor(
     """Check this machine, this installation and the running router, and suggest fixes.
 
     Nothing is started or changed, but each model that runs is asked for one token, or one embedding; with
-    keys that needs one with the scope inference, and the router's metrics one with admin:read.
+    keys that needs one with the scope inference, and the router's metrics one with metrics:read.
 
     `inflight doctor`  before the first start, and before and after an upgrade
 

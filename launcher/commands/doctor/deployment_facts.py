@@ -35,6 +35,7 @@ def ask_deployment(url: str, key: str | None) -> DeploymentFacts:
         with http_client(url, key) as http:
             http.get("/health/live").raise_for_status()
             ready = http.get("/health/ready")
+            models = _json(ready).get("models") or _readiness(http)
             answers = tuple(_ask_model(http, model) for model in _models(http))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         return DeploymentFacts(url, is_live=False, why_not_live=str(error) or type(error).__name__)
@@ -42,7 +43,7 @@ def ask_deployment(url: str, key: str | None) -> DeploymentFacts:
         url,
         is_live=True,
         is_ready=ready.status_code == 200,
-        models=_json(ready).get("models", {}),
+        models=models,
         answers=answers,
         tritons=_tritons() if is_local(url) else {},
     )
@@ -62,6 +63,15 @@ def _with_metrics(facts: DeploymentFacts, key: str | None) -> DeploymentFacts:
 def _models(http: httpx.Client) -> list[str]:
     """Those that this key may use; none where it may not even ask."""
     return [model["id"] for model in _json(http.get("/v1/models")).get("data", [])]
+
+
+def _readiness(http: httpx.Client) -> dict[str, bool]:
+    """By model, of those that this key may use: a router with keys tells it to nobody else."""
+    found: dict[str, bool] = {}
+    for each in _list(http.post("/v2/repository/index")):
+        is_ready = each.get("state") == "READY"
+        found[each["name"]] = found.get(each["name"], False) or is_ready
+    return found
 
 
 def _ask_model(http: httpx.Client, model: str) -> ProbeResult:
@@ -90,8 +100,18 @@ def _tritons() -> dict[str, str]:
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        value = answer.json()
-    except ValueError:
-        return {}
+    value = _decoded(answer)
     return value if isinstance(value, dict) else {}
+
+
+def _list(answer: httpx.Response) -> list[dict[str, Any]]:
+    """Nothing where the router answers with an error."""
+    value = _decoded(answer)
+    return value if isinstance(value, list) else []
+
+
+def _decoded(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None

@@ -48,7 +48,7 @@ def top(
     """Live view of a router: load, latency, tenants, time per stage, errors.
 
     It reads /metrics once a second; rates and percentiles are over the last ten seconds. q or Ctrl-C leaves.
-    A router with keys shows its metrics only to those with the scope admin:read.
+    A router with keys shows its metrics only to those with the scope metrics:read.
 
     `inflight top`  on this machine, on port 8080
 

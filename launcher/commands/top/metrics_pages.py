@@ -20,8 +20,8 @@ TIMEOUT_S = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 NEEDS_KEY = (
-    "its metrics need a key with the scope admin:read: give one with --key or INFLIGHT_API_KEY; `inflight "
-    "keys create NAME --scope admin:read` makes one"
+    "its metrics need a key with the scope metrics:read: give one with --key or INFLIGHT_API_KEY; `inflight "
+    "keys create NAME --scope metrics:read` makes one"
 )
 
 

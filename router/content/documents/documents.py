@@ -15,8 +15,9 @@ from router.content.documents.readers import DocumentLimits, DocumentReader
 from router.content.files.rows import content
 from router.core.messages import FileReference, Message, Part
 from router.core.side_work import SideWork
-from router.core.tenant import Caller
+from router.core.tenant import Caller, Scope
 from router.request.decoding import invalid
+from router.request.identity import check_scope
 from router.store.database import StoreAccess
 
 _PDF = "application/pdf"
@@ -157,10 +158,13 @@ async def _expanded(message: Message, index: int, caller: Caller, documents: Doc
 
 
 class UploadedFiles:
+    """The only way from a file's id in a request to its content, at whichever door it came in."""
+
     def __init__(self, store: StoreAccess) -> None:
         self._store = store
 
     async def read(self, caller: Caller, file_id: str, max_bytes: int) -> tuple[str, bytes]:
+        check_scope(caller, Scope.FILES)
         if not file_id.isascii() or not file_id.isprintable():
             raise InflightError(ErrorKind.NOT_FOUND, "file not found", "file_id")
         file, data = await content(self._store, caller.organisation.id, file_id, max_bytes)

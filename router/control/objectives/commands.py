@@ -15,10 +15,10 @@ from router.control.objectives.standing import Figures, standings
 from router.control.releases.records import list_releases
 from router.control.releases.states import State
 from router.control.tuning.decisions import STEPS, last_decisions
+from router.core.actions import Action
 from router.core.manifest import Kind
 from router.core.objective import Metric, Objective, metrics_of
 from router.tenants.audited import PlatformCommands
-from router.tenants.rbac import Action
 from router.tenants.records import NotFound
 
 if TYPE_CHECKING:

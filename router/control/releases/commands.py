@@ -17,12 +17,12 @@ from router.control.releases.plan import Progress
 from router.control.releases.records import RolloutState
 from router.control.releases.states import State
 from router.control.releases.writes import bump, is_release, put_split, put_tolerance, set_state, write_event
+from router.core.actions import Action
 from router.core.manifest import Kind
 from router.routing.split import first_split
 from router.store.database import read_counters
 from router.store.schema import releases, rollouts, splits
 from router.tenants.audited import AlreadyThere, PlatformCommands
-from router.tenants.rbac import Action
 from router.tenants.records import NotFound
 
 if TYPE_CHECKING:

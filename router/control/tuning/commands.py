@@ -16,8 +16,8 @@ from router.control.tuning.decisions import (
     paused_models,
     set_paused,
 )
+from router.core.actions import Action
 from router.tenants.audited import PlatformCommands
-from router.tenants.rbac import Action
 from router.tenants.records import NotFound
 
 if TYPE_CHECKING:

@@ -85,14 +85,32 @@ async def test_one_tenant_never_gets_what_another_was_told(router: RunningRouter
     assert [outcome(await ask(router, key)) for key in (one, other)] == ["hit", "hit"]
 
 
-async def test_a_key_that_may_not_use_the_model_gets_nothing_of_it_from_the_cache(
-    router: RunningRouter,
-) -> None:
+async def test_one_user_never_gets_what_another_of_the_tenant_was_told(router: RunningRouter) -> None:
     tenant = await router.new_tenant("acme", CACHES)
-    key = await router.new_key(tenant)
-    narrow = await router.new_key(tenant, models=frozenset({EMBEDDER}))
-    assert outcome(await ask(router, key)) == "miss"
-    assert (await ask(router, narrow)).status_code in (403, 404)
+    one, other = await router.new_key(tenant), await router.new_key(tenant)
+    told = await ask(router, one)
+    assert (await ask(router, other, {"cache-control": "only-if-cached"})).status_code == 504
+    own = await ask(router, other)
+    assert (outcome(told), outcome(own)) == ("miss", "miss")
+    assert own.json()["id"] != told.json()["id"]
+    assert [outcome(await ask(router, key)) for key in (one, other)] == ["hit", "hit"]
+
+
+async def test_users_of_a_tenant_share_answers_where_the_operator_says_so() -> None:
+    async with running_router(cached_shared=True) as router:
+        tenant = await router.new_tenant("acme", CACHES)
+        one, other = await router.new_key(tenant), await router.new_key(tenant)
+        strangers = await new_key(router, "other")
+        assert [outcome(await ask(router, key)) for key in (one, other, strangers)] == ["miss", "hit", "miss"]
+
+
+async def test_a_key_that_may_not_use_the_model_gets_nothing_of_it_from_the_cache() -> None:
+    async with running_router(cached_shared=True) as router:
+        tenant = await router.new_tenant("acme", CACHES)
+        key = await router.new_key(tenant)
+        narrow = await router.new_key(tenant, models=frozenset({EMBEDDER}))
+        assert outcome(await ask(router, key)) == "miss"
+        assert (await ask(router, narrow)).status_code in (403, 404)
 
 
 async def test_no_cache_asks_the_model_and_renews_what_is_kept(router: RunningRouter) -> None:

@@ -82,12 +82,13 @@ async def test_metrics_are_open_where_the_operator_says_so() -> None:
 
 
 @pytest.mark.parametrize("is_private", [True, False])
-async def test_with_keys_metrics_need_an_administrators_key(is_private: bool) -> None:
+async def test_with_keys_metrics_need_a_key_for_metrics(is_private: bool) -> None:
     async with running_router(is_private=is_private) as router:
         tenant = await router.new_tenant()
         usual = await router.new_key(tenant)
-        watching = await router.new_key(tenant, scopes=frozenset({Scope.ADMIN_READ}))
-        expected = {"nobodys": 401, usual: 403, watching: 200}
+        tenants = await router.new_key(tenant, scopes=frozenset({Scope.ADMIN_READ}))
+        watching = await router.new_key(tenant, scopes=frozenset({Scope.METRICS_READ}))
+        expected = {"nobodys": 401, usual: 403, tenants: 403, watching: 200}
         for key, status in expected.items():
             assert (await router.http.get("/metrics", headers=bearer(key))).status_code == status
         assert (await router.http.get("/health/live")).status_code == 200

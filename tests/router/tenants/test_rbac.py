@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
+from router.core.actions import Action
 from router.core.tenant import ApiKey, Limits, Role, Scope
-from router.tenants.rbac import SYSTEM, Action, Actor, allows, beyond, may_act_for
+from router.tenants.rbac import SYSTEM, Actor, allows, beyond, may_act_for
 
 # Written out, so that a change of the table has to be made twice, and thought about once more.
-VIEWER = {"organisation.read", "price.read", "usage.read", "limits.read"}
+OPEN = {"health.read", "about.read", "session.use", "metrics.read_openly"}
+OWN = {
+    "inference.run": Scope.INFERENCE, "embedding.run": Scope.EMBEDDINGS, "model.read": Scope.INFERENCE,
+    "conversation.read": Scope.INFERENCE, "conversation.write": Scope.INFERENCE,
+    "request.read_own": Scope.INFERENCE, "file.read": Scope.FILES, "file.write": Scope.FILES,
+    "batch.read": Scope.FILES, "batch.write": Scope.FILES,
+}  # fmt: skip
+VIEWER = {*OWN, "organisation.read", "price.read", "usage.read", "limits.read"}
 MEMBER = VIEWER | {"key.read_own", "key.write_own"}
 ADMIN = MEMBER | {
     "user.read", "user.write", "key.read", "key.write", "limits.write_key", "audit.read", "request.read",
@@ -26,7 +34,11 @@ SCOPES = [None, frozenset[Scope](), frozenset(Scope), *(frozenset({scope}) for s
 
 
 def scope_for(action: str) -> Scope:
-    if action in ("usage.read", "price.read"):
+    if action in OWN:
+        return OWN[action]
+    if action == "metrics.read":
+        return Scope.METRICS_READ
+    if action in ("usage.read", "usage.read_all", "price.read"):
         return Scope.USAGE_READ
     return Scope.ADMIN_READ if action in READS else Scope.ADMIN_WRITE
 
@@ -35,14 +47,19 @@ def scope_for(action: str) -> Scope:
 def test_every_role_scope_and_target_follows_the_permission_table(action: Action) -> None:
     for role, platform, scopes, target in product(Role, (False, True), SCOPES, ("own", "other", None)):
         actor = Actor("user-1", "own", role, platform, scopes)
+        if action.label in OPEN:
+            assert allows(actor, action, target)
+            continue
         by_role = platform or (target == "own" and action.label in WITHIN[role])
+        if action.label == "metrics.read":  # whoever holds its scope has it from the platform
+            by_role = platform or scopes is not None
         by_scope = scopes is None or scope_for(action.label) in scopes
         assert allows(actor, action, target) == (by_role and by_scope), (actor, target)
 
 
 def test_an_actor_without_an_organisation_may_do_nothing_unless_it_is_the_platform() -> None:
     for action, role in product(Action, Role):
-        assert not allows(Actor("user-1", None, role), action, None)
+        assert allows(Actor("user-1", None, role), action, None) == (action.label in OPEN)
         assert allows(SYSTEM, action, None)
 
 
@@ -84,6 +101,14 @@ def test_a_key_may_nothing_that_the_key_that_makes_it_may_not(own: dict[str, Any
     assert why in found
     assert bool(why) == bool(found)
     assert not beyond(SYSTEM, KEY, Limits())
+
+
+@pytest.mark.parametrize("scopes", [None, frozenset(Scope)])
+def test_only_platform_admins_hand_out_what_concerns_all_tenants(scopes: frozenset[Scope] | None) -> None:
+    scraping = replace(KEY, scopes=frozenset({Scope.METRICS_READ}), models=None, expires_s=None)
+    owner = Actor("user-1", "own", Role.OWNER, scopes=scopes)
+    assert beyond(owner, scraping, Limits()) == "only platform admins hand out metrics:read"
+    assert not beyond(replace(owner, platform_admin=True), scraping, Limits())
 
 
 def test_a_key_without_bounds_exceeds_one_that_has_some() -> None:

@@ -10,6 +10,8 @@ import { EditLimits } from "./limits.js";
 /** @typedef {import("../types").User} User */
 
 const SCOPES = ["inference", "embeddings", "files", "usage:read", "releases:pin", "admin:read", "admin:write"];
+// Only platform admins hand these out.
+const PLATFORM_SCOPES = ["metrics:read"];
 const DAYS = /** @type {[string, string][]} */ ([["", "never"], ["30", "in 30 days"], ["90", "in 90 days"], ["365", "in a year"]]);
 
 /** @param {{ tenant: import("../types").Tenant, session: import("../types").Session }} props */
@@ -46,7 +48,7 @@ export const Keys = ({ tenant, session }) => {
   ];
   return html`<${Card} title="Keys" aside=${writes ? html`<button type="button" class="primary" onClick=${() => setMaking(true)}>New key…</button>` : null}>
     <${Problem} problem=${problem} /><${Table} label="Keys" rows=${value.keys} columns=${columns} keyOf=${(/** @type {Key} */ row) => row.id} empty="None yet." />
-    ${making ? html`<${NewKey} where=${where} users=${value.users} close=${() => setMaking(false)} done=${async (/** @type {Key} */ key) => { setMaking(false); setShown(key); await again(); }} />` : null}
+    ${making ? html`<${NewKey} where=${where} users=${value.users} offered=${session.platform_admin ? [...SCOPES, ...PLATFORM_SCOPES] : SCOPES} close=${() => setMaking(false)} done=${async (/** @type {Key} */ key) => { setMaking(false); setShown(key); await again(); }} />` : null}
     ${shown ? html`<${Dialog} title=${`The key ${shown.name}`} close=${() => setShown(null)}><p>It is shown only once. Store it in a safe place.</p>
       <pre class="code secret" tabindex="0">${shown.key}</pre><div class="row end"><${Copy} text=${shown.key ?? ""} /></div><//>` : null}
     ${limiting ? html`<${Dialog} title=${`Limits of ${limiting.name}`} close=${() => setLimiting(null)}>
@@ -61,8 +63,8 @@ const state = (key) => {
   return html`<${Badge} tone="good">valid<//>`;
 };
 
-/** @param {{ where: string, users: User[], close: () => void, done: (key: Key) => void }} props */
-const NewKey = ({ where, users, close, done }) => {
+/** @param {{ where: string, users: User[], offered: string[], close: () => void, done: (key: Key) => void }} props */
+const NewKey = ({ where, users, offered, close, done }) => {
   const [name, setName] = useState("");
   const [user, setUser] = useState(users[0]?.id ?? "");
   const [days, setDays] = useState("90");
@@ -81,7 +83,7 @@ const NewKey = ({ where, users, close, done }) => {
       <${Field} label="User"><${Choice} value=${user} options=${users.map((each) => [each.id, each.name])} change=${setUser} /><//>
       <${Field} label="Expires"><${Choice} value=${days} options=${DAYS} change=${setDays} /><//>
     </div>
-    <fieldset><legend>It may be used for</legend>${SCOPES.map((scope) => html`<label class="check"><input type="checkbox" checked=${scopes.includes(scope)} onChange=${() => turn(scope)} /> ${scope}</label>`)}</fieldset>
+    <fieldset><legend>It may be used for</legend>${offered.map((scope) => html`<label class="check"><input type="checkbox" checked=${scopes.includes(scope)} onChange=${() => turn(scope)} /> ${scope}</label>`)}</fieldset>
     <div class="row end"><button type="button" onClick=${close}>Cancel</button><${Button} tone="primary" disabled=${!name.trim() || !user} act=${make}>Make it<//></div>
   <//>`;
 };

@@ -47,7 +47,7 @@ def test_first_keys_exist_after_the_first_start_and_are_created_once(
     assert ensure_keys(keys, tmp_path / "state", {}) == []
     found = kept(tmp_path)
     assert found["deployment-admin"].scopes == frozenset(Scope)
-    assert found["deployment-metrics"].scopes == {Scope.ADMIN_READ}
+    assert found["deployment-metrics"].scopes == {Scope.METRICS_READ}
     assert (tmp_path / "admin").read_text()[3:11] == found["deployment-admin"].prefix
     with the_office(tmp_path) as admin:
         users = {user.name: user for user in admin.list_users(SYSTEM, "local")}

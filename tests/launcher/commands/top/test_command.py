@@ -70,8 +70,8 @@ def test_without_the_scope_top_says_which_key_is_needed(app: typer.Typer) -> Non
     with served(Forbidden) as url:
         result = CliRunner().invoke(app, ["top", "--url", url])
     assert result.exit_code == 1
-    assert "admin:read" in result.stderr
-    assert "inflight keys create NAME --scope admin:read" in result.stderr
+    assert "metrics:read" in result.stderr
+    assert "inflight keys create NAME --scope metrics:read" in result.stderr
 
 
 def test_a_named_triton_must_answer_and_others_need_not(
