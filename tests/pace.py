@@ -24,9 +24,8 @@ def _work() -> None:
     hashlib.pbkdf2_hmac("sha256", b"pace", b"salt", 4_000)
 
 
-@cache
-def slowdown() -> float:
-    """Return how many times longer fixed work takes than it should, 1 at least; measured once a process."""
+def _measured() -> float:
+    """Return how many times longer fixed work takes now than it should, 1 at least."""
     took_s = []
     for _ in range(_LOOKS):
         began_s = time.perf_counter()
@@ -36,6 +35,21 @@ def slowdown() -> float:
     return max(1.0, sorted(took_s)[-2] / _REFERENCE_S)
 
 
+@cache
+def slowdown() -> float:
+    """Return how many times longer fixed work takes than it should, 1 at least; measured once a process."""
+    return _measured()
+
+
 def patience(limit_s: float) -> float:
     """Return for how many seconds to wait for what takes `limit_s` at most on an idle machine."""
     return limit_s * slowdown()
+
+
+def is_over(began_s: float, limit_s: float) -> bool:
+    """Return whether more than `patience` has passed since `began_s` of `time.monotonic`.
+
+    The pace is measured anew before the answer is yes: others may have begun to work since the process did.
+    """
+    passed_s = time.monotonic() - began_s
+    return passed_s > patience(limit_s) and passed_s > limit_s * _measured()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pace import patience
 from tests.second_run import RUNS, judge
 
 ROOT = Path(__file__).parents[1]
@@ -141,7 +142,7 @@ def test_a_worker_that_dies_ends_the_run_and_its_test_is_named(tmp_path: Path) -
     (options,) = re.findall(r"pytest -n \$\(WORKERS\) (.*)", (ROOT / "Makefile").read_text())
     command = [sys.executable, "-m", "pytest", "-p", "xdist.plugin", "-n", "2", *shlex.split(options)]
     ran = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, env=BARE, check=False, timeout=60
+        command, cwd=tmp_path, capture_output=True, text=True, env=BARE, check=False, timeout=patience(60)
     )
     assert ran.returncode == pytest.ExitCode.TESTS_FAILED, ran.stdout + ran.stderr
     assert "crashed while running 'test_4.py::test_dies'" in ran.stdout

@@ -20,6 +20,7 @@ from python_backend.wire.errors import ErrorKind
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.tensors import TENSORRT_LLM
 from router.settings import Settings as RouterSettings
+from tests.pace import patience
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -108,7 +109,10 @@ def test_make_targets_in_the_readme_exist(target: str) -> None:
 def test_commands_in_the_readme_have_a_help_text(command: str) -> None:
     assert f"inflight {command}" in README
     result = subprocess.run(
-        [sys.executable, "-m", "launcher", command, "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "launcher", command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
     )
     assert result.returncode == 0, result.stderr
     assert "--" in result.stdout
@@ -119,7 +123,7 @@ def test_flags_of_up_are_the_stack_settings() -> None:
         [sys.executable, "-m", "launcher", "up", "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         env={"PATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
     )
     flags = {f"--{name.replace('_', '-')}" for name in documented_settings("stack")} | {"--config"}

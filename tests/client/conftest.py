@@ -10,6 +10,7 @@ import pytest
 
 from tests.event_loops import ClosingLoop
 from tests.fakes.triton_server import FakeTriton
+from tests.pace import patience
 from tests.router.running import RunningRouter, running_router
 
 _Result = TypeVar("_Result")
@@ -24,7 +25,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(patience(30))
 
     def enter(self, manager: AbstractAsyncContextManager[_Result]) -> _Result:
         return self.run(_enter(manager))

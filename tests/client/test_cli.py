@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +13,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta
 from tests.fakes.pipeline import words
 from tests.router.running import MODEL, RunningRouter
+from tests.waiting import wait_until
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -115,10 +115,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(
     with InflightClient(router.url) as client:
         talk(client, Conversation(), {}, lambda: next(lines))
     assert router.pipeline.calls[1].prompt == second_prompt
-    deadline_s = time.monotonic() + 30
-    while not all(generation.stopped for generation in router.pipeline.generations):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: all(generation.stopped for generation in router.pipeline.generations))
 
 
 def test_ctrl_c_at_the_prompt_clears_the_line_and_ctrl_d_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta
 from tests.fakes.pipeline import words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -92,10 +92,7 @@ def test_leaving_a_stream_stops_the_engine(router: RunningRouter, client: Inflig
     router.pipeline.script = lambda call: [Delta("a", 1, 1), None]
     with client.stream_chat("x") as stream:
         assert next(iter(stream)) == "a"
-    deadline_s = time.monotonic() + 30
-    while not router.pipeline.generations[0].stopped:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    wait_until(lambda: router.pipeline.generations[0].stopped)
 
 
 def test_an_address_without_a_listener_says_so() -> None:

@@ -15,6 +15,7 @@ from benchmarks.stack import RunningStack
 from python_backend.embeddings.model import EmbeddingModel
 from python_backend.wire import codec
 from python_backend.wire.errors import ErrorKind, InflightError
+from tests.pace import patience
 
 pytestmark = pytest.mark.stack
 
@@ -37,7 +38,7 @@ class Client:
             request.raw_input_contents.append(codec.encode("BYTES", rows))
         request.inputs.add(name="DIMENSIONS", datatype="INT32", shape=[count, 1])
         request.raw_input_contents.append(codec.encode("INT32", [dimensions] * count))
-        response = self._stub.ModelInfer(request, timeout=30)
+        response = self._stub.ModelInfer(request, timeout=patience(30))
         raw = {
             output.name: data
             for output, data in zip(response.outputs, response.raw_output_contents, strict=True)

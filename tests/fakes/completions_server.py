@@ -13,6 +13,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tests.pace import patience
+
 BUSY, BREAK, VANISH, SILENT = "busy", "break", "vanish", "silent"
 
 
@@ -112,8 +114,8 @@ def serving_aside(server: CompletionsServer) -> Iterator[CompletionsServer]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(patience(10))
         yield server
     finally:
         over.set()
-        thread.join(10)
+        thread.join(patience(10))

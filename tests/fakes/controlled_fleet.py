@@ -27,6 +27,7 @@ class FakeControl:
         self.may_load.set()
         self.may_tell = asyncio.Event()
         self.may_tell.set()
+        self.is_telling = False  # somebody waits for what it has found
 
     def knows(self, *manifests: Manifest) -> None:
         self.members |= {each.entry: each.members for each in manifests}
@@ -51,7 +52,9 @@ class FakeControl:
         self._answer()
         known = {member for members in self.members.values() for member in members}
         told = {name: ModelState("READY" if name in self.loaded else "") for name in known}
+        self.is_telling = True
         await self.may_tell.wait()
+        self.is_telling = False
         return told
 
     async def is_alive(self) -> bool:

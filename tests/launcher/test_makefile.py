@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from launcher.paths import PROJECT_ROOT
+from tests.pace import patience
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +59,9 @@ def make(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "-C", str(directory), *arguments]
     # The tests themselves may run below `make test PYTHON=...`, which hands its variables down.
     environment = {key: value for key, value in os.environ.items() if key not in HANDED_DOWN}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=patience(60), env=environment
+    )
 
 
 def test_help_is_the_default_and_names_every_target() -> None:

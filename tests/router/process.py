@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_START_LIMIT_S = 60.0  # of a machine that is busy with other tests
+from tests.waiting import soon
+
+_START_LIMIT_S = 60.0
 
 
 @dataclass
@@ -29,7 +31,7 @@ async def started_router(settings: Path) -> AsyncIterator[StartedRouter]:
     log: list[str] = []
     reading = asyncio.ensure_future(_read(process, log))
     try:
-        yield StartedRouter(process, await asyncio.wait_for(_port(log), _START_LIMIT_S), log)
+        yield StartedRouter(process, await soon(_port(log), _START_LIMIT_S), log)
     finally:
         if process.returncode is None:
             process.kill()

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 
 from tests.router.running import MODEL, QUESTION
+from tests.waiting import soon
 
 
 @dataclass
@@ -20,7 +21,6 @@ class Reply:
 class RawClient:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    timeout_s: float = 30.0
     seen: bytes = field(default=b"")
 
     @classmethod
@@ -33,20 +33,20 @@ class RawClient:
         await self.writer.drain()
 
     async def read_until(self, mark: bytes) -> bytes:
-        return await asyncio.wait_for(self.reader.readuntil(mark), self.timeout_s)
+        return await soon(self.reader.readuntil(mark))
 
     async def reply(self) -> Reply:
         head = (await self.read_until(b"\r\n\r\n")).decode()
         first, *lines = head.strip().split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines)
         length = int(headers.get("content-length", "0"))
-        body = await asyncio.wait_for(self.reader.readexactly(length), self.timeout_s)
+        body = await soon(self.reader.readexactly(length))
         return Reply(int(first.split()[1]), headers, body)
 
     async def closed(self) -> bool:
         """Whether the server closes the connection, after nothing more."""
         try:
-            return await asyncio.wait_for(self.reader.read(1), self.timeout_s) == b""
+            return await soon(self.reader.read(1)) == b""
         except ConnectionResetError:
             return True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -59,8 +58,10 @@ from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.gates import OpenGates
 from tests.fakes.pipeline import FakePipeline
 from tests.in_memory import folder_in_memory
+from tests.pace import patience
 from tests.router.stores import write_store
 from tests.router.tenants.values import PEPPER
+from tests.waiting import until
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
@@ -103,18 +104,15 @@ class RunningRouter:
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         """Waits for something that happens shortly after an answer."""
-        deadline_s = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline_s, "it did not happen in time"
-            await asyncio.sleep(0.01)
+        await until(condition, limit_s=timeout_s)
 
     async def until_async(
         self, value: Callable[[], Awaitable[object]], expected: object, timeout_s: float = 30.0
     ) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while await value() != expected:
-            assert time.monotonic() < deadline_s, f"it did not become {expected} in time"
-            await asyncio.sleep(0.02)
+        async def is_expected() -> bool:
+            return await value() == expected
+
+        await until(is_expected, f"it did not become {expected} in time", timeout_s)
 
     async def new_tenant(self, name: str = "acme", limits: LimitsOf = NO_LIMITS) -> str:
         """Its id; from the first key on, everybody needs one."""
@@ -237,7 +235,7 @@ async def running_router(
             port = await listener.start("127.0.0.1", 0)
             try:
                 async with httpx.AsyncClient(
-                    base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=10
+                    base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=patience(10)
                 ) as http:
                     yield RunningRouter(
                         pipeline,

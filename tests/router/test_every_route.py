@@ -25,6 +25,7 @@ from router.safety.guard import Safety
 from router.store.database import StoreAccess
 from router.tenants.rbac import Action, Actor, allows
 from router.tenants.tenancy import Tenancy
+from tests.pace import patience
 from tests.router.kserve.running import RunningKserve, running_kserve
 
 OPEN = {
@@ -98,7 +99,7 @@ async def test_a_caller_without_requests_left_is_refused_by_every_route_before_a
     work.clear()
     answered = set()
     async with httpx.AsyncClient(
-        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False, timeout=patience(30)
     ) as client:
         for route in every_route(kserve):
             response = await ask(client, route, key)
@@ -119,7 +120,7 @@ async def test_a_key_without_the_scope_is_refused_by_every_route_before_any_work
     work.clear()
     answered = set()
     async with httpx.AsyncClient(
-        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False, timeout=patience(30)
     ) as client:
         for route in every_route(kserve):
             key = for_files if route.scope is Scope.INFERENCE else for_inference
@@ -134,7 +135,7 @@ async def test_administration_works_on_for_who_has_used_up_all_other_requests(ks
     key = await kserve.router.new_key(tenant, frozenset(Scope), Role.OWNER)
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(
-        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False, timeout=patience(30)
     ) as client:
         assert (await client.get(f"/admin/tenants/{tenant}/keys", headers=headers)).status_code == 200
         assert (await client.get("/v1/models", headers=headers)).status_code == 429

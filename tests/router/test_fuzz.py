@@ -28,6 +28,7 @@ from router.request.identity import Doorkeeper
 from router.store.database import Store
 from router.tenants.rbac import SYSTEM
 from tests.event_loops import ClosingLoop
+from tests.pace import patience
 from tests.router.control.releases.stored import keep_release
 from tests.router.kserve.running import running_kserve
 from tests.router.running import EMBEDDER, MODEL
@@ -147,7 +148,7 @@ def target() -> Iterator[Target]:
 
     thread = threading.Thread(target=lambda: uvloop.run(serve(), loop_factory=ClosingLoop))
     thread.start()
-    assert started.wait(30)
+    assert started.wait(patience(30))
     ((url, key, real),) = found
     with requests.Session() as session, pytest.MonkeyPatch.context() as patch:
         patch.setattr(now, "STREAM_S", 0.0)  # who asks waits until it ends
@@ -203,7 +204,7 @@ def test_every_operation_answers_any_input_as_described(target: Target, thorough
         @settings(100 if thorough else 4)
         @hypothesis.given(case=cases(operation, target.real))
         def ask(case: Any) -> None:
-            response = case.call(base_url=target.url, session=target.session, timeout=60)
+            response = case.call(base_url=target.url, session=target.session, timeout=patience(60))
             case.validate_response(response, checks=CHECKS)
             if response.status_code < 300:
                 well.add(case.operation.label)
@@ -343,7 +344,9 @@ def test_a_valid_request_with_one_thing_changed_is_served_or_refused(
     @settings(1500 if thorough else 100)
     @hypothesis.given(way=ways, change=st.just(GONE) | VALUES)
     def ask(way: tuple[Any, ...], change: Any) -> None:
-        response = target.session.post(target.url + path, json=changed(body, way, change), timeout=60)
+        response = target.session.post(
+            target.url + path, json=changed(body, way, change), timeout=patience(60)
+        )
         assert response.status_code < 500, response.text
         if response.status_code >= 400:
             error = response.json()["error"]

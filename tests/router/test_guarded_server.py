@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -15,8 +14,10 @@ import pytest_asyncio
 import trustme
 
 from tests.fakes.triton_server import FakeTriton, story
+from tests.pace import patience
 from tests.router.http.test_tls import AUTHORITY, OTHER_AUTHORITY, trusting, written
 from tests.router.process import started_router
+from tests.waiting import soon, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 RULES = '[[rules]]\nname = "magic words"\nterms = ["xyzzy"]\nwhole_words = false\n'
@@ -32,11 +33,8 @@ class Guarded:
 
     async def logged(self, count: int) -> list[dict[str, object]]:
         """When there are so many; they are written some time after the answers."""
-        for _ in range(300):
-            if len(lines := self._lines()) >= count:
-                break
-            await asyncio.sleep(0.05)
-        return [json.loads(line) for line in lines]
+        await until(lambda: len(self._lines()) >= count)
+        return [json.loads(line) for line in self._lines()]
 
     def _lines(self) -> list[str]:
         paths = self.directory.glob("prompts/local/*.jsonl")
@@ -66,12 +64,15 @@ async def guarded(
         async with (
             started_router(settings) as started,
             httpx.AsyncClient(
-                base_url=f"https://127.0.0.1:{started.port}", verify=client, trust_env=False
+                base_url=f"https://127.0.0.1:{started.port}",
+                verify=client,
+                trust_env=False,
+                timeout=patience(30),
             ) as http,
         ):
             yield Guarded(http, triton, f"http://127.0.0.1:{health_port}", tmp_path, started.log)
             started.process.terminate()
-            assert await asyncio.wait_for(started.process.wait(), 15) == 0
+            assert await soon(started.process.wait()) == 0
     finally:
         await triton.stop()
 
@@ -117,13 +118,17 @@ async def test_log_probabilities_and_token_ids_are_refused_where_text_is_checked
 
 
 async def test_the_health_port_needs_no_certificate_and_serves_nothing_else(guarded: Guarded) -> None:
-    async with httpx.AsyncClient(base_url=guarded.health_url, trust_env=False, verify=False) as plain:
+    async with httpx.AsyncClient(
+        base_url=guarded.health_url, trust_env=False, verify=False, timeout=patience(30)
+    ) as plain:
         assert (await plain.get("/health/ready")).status_code == 200
         assert (await plain.get("/v1/models")).status_code == 404
         assert (await plain.post("/v1/chat/completions", json=chat("hi"))).status_code == 404
     without = ssl.create_default_context()
     trustme.CA.configure_trust(AUTHORITY, without)
-    async with httpx.AsyncClient(base_url=guarded.http.base_url, verify=without, trust_env=False) as stranger:
+    async with httpx.AsyncClient(
+        base_url=guarded.http.base_url, verify=without, trust_env=False, timeout=patience(30)
+    ) as stranger:
         with pytest.raises(httpx.TransportError):
             await stranger.get("/health/live")
 

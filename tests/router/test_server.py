@@ -5,10 +5,9 @@ import json
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ import httpx
 import pytest
 
 from tests.fakes.triton_server import FakeTriton, Reply, story
+from tests.pace import patience
 from tests.router.process import started_router
+from tests.waiting import soon, until
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -30,19 +31,19 @@ class RouterProcess:
 
     async def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(self.process.wait(), 15)
+        return await soon(self.process.wait())
 
 
 @pytest.fixture
 async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[RouterProcess]:
     """A test may say for how many seconds it drains."""
-    drain_timeout_s = getattr(request, "param", 1.0)
+    drain_timeout_s = getattr(request, "param", 600.0)
     triton = await FakeTriton().start()
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
     settings = tmp_path / "router.toml"
     settings.write_text(
         f'port = 0\nlog_format = "json"\ntriton_servers = [{{ url = "{triton.url}" }}]\n'
-        f"drain_timeout_s = {drain_timeout_s}\nstop_timeout_s = 1.0\nrevive_wait_s = 0.5\n"
+        f"drain_timeout_s = {drain_timeout_s}\nstop_timeout_s = 60.0\nrevive_wait_s = 0.5\n"
         f'data_dir = "{tmp_path}"\n'
         f'[[models]]\nname = "tiny"\ncheckpoint_dir = "{tmp_path}"\n'
     )
@@ -50,19 +51,15 @@ async def served(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
         async with (
             started_router(settings) as started,
             httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{started.port}", trust_env=False, verify=False
+                base_url=f"http://127.0.0.1:{started.port}",
+                trust_env=False,
+                verify=False,
+                timeout=patience(30),
             ) as http,
         ):
             yield RouterProcess(started.process, http, triton, started.log)
     finally:
         await triton.stop()
-
-
-async def _logged(log: list[str], text: str) -> None:
-    while True:
-        if any(text in line for line in log):
-            return
-        await asyncio.sleep(0.02)
 
 
 def _rows(directory: Path, query: str) -> list[tuple[Any, ...]]:
@@ -82,7 +79,7 @@ async def test_a_request_passes_through_the_server_and_an_idle_router_stops_at_o
     assert answer["choices"][0]["message"]["content"] == "Hello world"
     assert served.triton.requests[0].id == answer["id"]
     assert (await served.http.get("/health/ready")).status_code == 200
-    assert await asyncio.wait_for(served.stop(), 3) == 0
+    assert await served.stop() == 0
     said = [json.loads(line) for line in served.log]
     (told,) = (line for line in said if line.get("request_id") == answer["id"])
     assert (told["model"], told["release"], told["outcome"], told["status"]) == ("tiny", "1", "finished", 200)
@@ -91,20 +88,20 @@ async def test_a_request_passes_through_the_server_and_an_idle_router_stops_at_o
 async def test_running_streams_finish_while_draining_and_new_requests_are_refused(
     served: RouterProcess,
 ) -> None:
-    texts = [f" {number}" for number in range(10)]
-    served.triton.script = lambda request: [
-        Reply(reply.text, finish=reply.finish, final=reply.final, pause_s=0.05) for reply in story(*texts)
-    ]
+    texts, go_on = [f" {number}" for number in range(10)], asyncio.Event()
+    first, *others = story(*texts)
+    served.triton.script = lambda request: [first, replace(others[0], after=go_on), *others[1:]]
     async with served.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
         lines = response.aiter_lines()
         await anext(lines)
         stopping = asyncio.ensure_future(served.stop())
-        await asyncio.sleep(0.1)
+        await until(lambda: any("draining 1 requests" in line for line in served.log))
         assert (await served.http.get("/health/live")).status_code == 200
         assert (await served.http.get("/health/ready")).status_code == 503
         refused = await served.http.post("/v1/chat/completions", json=CHAT)
         assert refused.status_code == 503
         assert "retry-after" in refused.headers
+        go_on.set()
         rest = [line async for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert "".join(json.loads(line[6:])["choices"][0]["delta"].get("content", "") for line in rest[:-1]) == (
@@ -113,6 +110,7 @@ async def test_running_streams_finish_while_draining_and_new_requests_are_refuse
     assert await stopping == 0
 
 
+@pytest.mark.parametrize("served", [1.0], indirect=True)
 async def test_streams_that_outlast_the_drain_end_with_an_error_and_stop_the_engine(
     served: RouterProcess,
 ) -> None:
@@ -128,16 +126,19 @@ async def test_streams_that_outlast_the_drain_end_with_an_error_and_stop_the_eng
     assert len(served.triton.stops) >= 1
 
 
+@pytest.mark.parametrize("served", [1.0], indirect=True)
 async def test_background_responses_that_outlast_the_drain_are_ended_and_recorded(
     served: RouterProcess, tmp_path: Path
 ) -> None:
     served.triton.script = lambda request: [Reply(" x", pause_s=0.1)] * 1000
     body = {"model": "tiny", "input": "hi", "background": True}
     made = (await served.http.post("/v1/responses", json=body)).json()
-    deadline_s = time.monotonic() + 30
-    while (await served.http.get(f"/v1/responses/{made['id']}")).json()["status"] == "queued":
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.02)
+
+    async def has_begun() -> bool:
+        response = await served.http.get(f"/v1/responses/{made['id']}")
+        return bool(response.json()["status"] != "queued")
+
+    await until(has_begun)
     assert await served.stop() == 0
     assert served.triton.running == {}
     ((stored, lease_s),) = _rows(tmp_path, "SELECT body, lease_s FROM responses")
@@ -148,13 +149,12 @@ async def test_background_responses_that_outlast_the_drain_are_ended_and_recorde
     assert _rows(tmp_path, "SELECT outcome FROM usage") == [("failed",)]
 
 
-@pytest.mark.parametrize("served", [60.0], indirect=True)  # four times as long as `stop` waits
 async def test_a_second_signal_does_not_wait_for_the_drain(served: RouterProcess) -> None:
     served.triton.script = lambda request: [Reply(" x", pause_s=0.1)] * 1000
     body = {**CHAT, "stream": True}
     async with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
         served.process.send_signal(signal.SIGINT)
-        await asyncio.wait_for(_logged(served.log, "draining 1 requests"), 15)
+        await until(lambda: any("draining 1 requests" in line for line in served.log))
         assert await served.stop() == 0
         await _events(response)
 
@@ -166,10 +166,11 @@ async def test_an_unreachable_triton_is_a_503_and_a_returning_one_serves(served:
     assert "retry-after" in response.headers
     assert (await served.http.get("/health/ready")).status_code == 503
     again = await FakeTriton(port=served.triton.port).start()
-    deadline_s = time.monotonic() + 30
-    while (await served.http.post("/v1/chat/completions", json=CHAT)).status_code != 200:
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.1)
+
+    async def is_answered() -> bool:
+        return (await served.http.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+    await until(is_answered)
     assert await served.stop() == 0
     await again.stop()
 

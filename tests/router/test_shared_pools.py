@@ -18,6 +18,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.documents import readers
 from router.core.fair_pool import FairPool, unless_left
 from router.core.tenant import Limits
+from tests.pace import patience
 from tests.router.content.documents.pdf_files import pdf
 from tests.router.running import MODEL, RunningRouter
 
@@ -28,7 +29,7 @@ import struct, sys, time
 print(flush=True)
 while head := sys.stdin.buffer.read(9):
     if b"slow" in sys.stdin.buffer.read(struct.unpack(">cQ", head)[1]):
-        time.sleep(60)
+        time.sleep(3600)
     sys.stdout.buffer.write(struct.pack(">?dQ", True, 0.0, 6) + b"A page")
     sys.stdout.buffer.flush()
 """
@@ -46,7 +47,7 @@ async def ask_about(router: RunningRouter, key: str, data: bytes) -> httpx.Respo
     message = {"role": "user", "content": [{"type": "file", "file": file}]}
     headers = {"authorization": f"Bearer {key}"}
     body = {"model": MODEL, "messages": [message]}
-    return await router.http.post("/v1/chat/completions", json=body, headers=headers, timeout=30)
+    return await router.http.post("/v1/chat/completions", json=body, headers=headers, timeout=patience(30))
 
 
 async def test_slow_pdfs_of_one_tenant_delay_no_other_and_end_when_it_leaves(
@@ -76,10 +77,10 @@ async def test_work_in_a_thread_keeps_its_place_until_it_ends_though_nobody_wait
 
     def work() -> None:
         began.set()
-        end.wait(10)
+        end.wait(patience(30))
 
     first = asyncio.create_task(pool.run("greedy", work))
-    await asyncio.to_thread(began.wait, 10)
+    await asyncio.to_thread(began.wait, patience(30))
     first.cancel()
     second = asyncio.create_task(pool.run("other", lambda: "done"))
     await asyncio.wait([first])
@@ -112,11 +113,11 @@ async def test_who_has_worked_for_longer_than_its_share_rests_and_others_do_not(
         while time.thread_time() < end_s:
             pass
 
+    began_s = time.monotonic()
     await pool.run("greedy", work)
-    ended_s = time.monotonic()
     again = asyncio.create_task(pool.run("greedy", time.monotonic))
     await pool.run("other", work)
-    assert await again - ended_s >= 0.02 * 3  # of the four fifths, less what passed until it was charged
+    assert await again - began_s >= 0.02 * 4  # it rests for four fifths of the time, less a little
 
 
 async def test_a_client_that_leaves_ends_the_work_for_it() -> None:
@@ -141,14 +142,16 @@ async def test_the_store_keeps_a_thread_for_others_and_forgets_who_has_left(rout
     end = threading.Event()
 
     def hold(_: object) -> None:
-        end.wait(60)
+        end.wait(patience(60))
 
     held = [asyncio.create_task(store.read(hold, greedy)) for _ in range(8)]
     try:
         assert await store.read(lambda _: "read", other) == "read"
         waiting = store._pool._queue.waiting(greedy)
         headers = {"authorization": f"Bearer {key}"}
-        leaving = asyncio.create_task(router.http.get("/v1/conversations", headers=headers, timeout=60))
+        leaving = asyncio.create_task(
+            router.http.get("/v1/conversations", headers=headers, timeout=patience(60))
+        )
         await router.until(lambda: store._pool._queue.waiting(greedy) == waiting + 1, 30)
         leaving.cancel()
         await router.until(lambda: store._pool._queue.waiting(greedy) == waiting, 30)
@@ -164,10 +167,10 @@ async def test_acts_of_administration_go_round_the_tenants(router: RunningRouter
 
     def first(_: object) -> None:
         begun.set()
-        end.wait(60)
+        end.wait(patience(60))
 
     tasks = [asyncio.create_task(tenancy.administer(first, "greedy"))]
-    await asyncio.to_thread(begun.wait, 60)
+    await asyncio.to_thread(begun.wait, patience(60))
     for tenant in ("greedy", "greedy", "greedy", "other"):
         act = partial(_note, order, tenant)
         tasks.append(asyncio.create_task(tenancy.administer(act, tenant)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from router.core import side_work
 from router.core.side_work import SideWork
 from tests.fakes.pipeline import words
 from tests.router.running import RunningRouter
+from tests.waiting import until
 
 WAITS = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 NEVER_S = 3600.0
@@ -33,14 +34,6 @@ def no_spells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_still(program: int) -> bool:
     return Path(f"/proc/{program}/stat").read_text().rpartition(") ")[2].startswith("T")
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async def looking() -> None:
-        while not is_so():  # noqa: ASYNC110 (the system tells nobody)
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(looking(), 60)
 
 
 def answering(work: SideWork, is_answering: bool) -> None:

@@ -42,6 +42,8 @@ from router.store.database import Store
 from router.tenants.tenancy import open_store, tenancy_settings
 from router.triton.control import TritonControl
 from tests.conftest import Unwatched
+from tests.pace import patience
+from tests.waiting import wait_until
 
 LOADED_WITHIN_S = 60.0
 # Requests of one kind of traffic: a machine that is slow answers fewer, and refuses none.
@@ -149,11 +151,11 @@ class Releases:
             assert not is_lost, f"{manifest.name} failed: {found.reason}"
             return found.state is state
 
-        until(has_come, f"{manifest.name} is not {state.value}", limit_s)
+        wait_until(has_come, f"{manifest.name} is not {state.value}", limit_s)
         return self.find(manifest)
 
     def wait_for_end(self, model: str, limit_s: float = 120.0) -> Rollout:
-        until(lambda: self.rollout(model).state.is_over, f"the rollout of {model} is not over", limit_s)
+        wait_until(lambda: self.rollout(model).state.is_over, f"the rollout of {model} is not over", limit_s)
         return self.rollout(model)
 
     def shares(self) -> dict[tuple[str, str], float]:
@@ -189,10 +191,10 @@ class ReleaseStack(Releases):
 
     def wait_until_read(self) -> None:
         """Until the router serves what the store says, and has found it loaded: it looks now and then."""
-        until(self._is_read, "the router does not serve what the store says", 30)
+        wait_until(self._is_read, "the router does not serve what the store says", 30)
 
     def _is_read(self) -> bool:
-        text = httpx.get(f"{self.url}/metrics", verify=False).text
+        text = httpx.get(f"{self.url}/metrics", verify=False, timeout=patience(30)).text
         shares = re.findall(r'^inflight_release_share{model="(.+)",release="(.+)"} (\S+)$', text, re.M)
         up = re.findall(r'^inflight_replica_up{model="(.+)",release="(.+)",replica=".+"} 1\.0$', text, re.M)
         told = {(model, release): float(share) for model, release, share in shares}
@@ -207,21 +209,21 @@ class ReleaseStack(Releases):
         headers = more.pop("headers", {})
         body = {"model": model, "prompt": prompt, "max_tokens": 8, "temperature": 0, **more}
         answer = httpx.post(
-            f"{self.url}/v1/completions", json=body, headers=headers, timeout=60, verify=False
+            f"{self.url}/v1/completions", json=body, headers=headers, timeout=patience(60), verify=False
         )
         assert answer.status_code == 200, answer.text
         return int(answer.headers["x-inflight-release"]), answer.json()["choices"][0]["text"]
 
     def embed(self, text: str) -> tuple[int, list[float]]:
         body = {"model": StackSettings().embeddings, "input": text}
-        answer = httpx.post(f"{self.url}/v1/embeddings", json=body, timeout=60, verify=False)
+        answer = httpx.post(f"{self.url}/v1/embeddings", json=body, timeout=patience(60), verify=False)
         assert answer.status_code == 200, answer.text
         return int(answer.headers["x-inflight-release"]), answer.json()["data"][0]["embedding"]
 
     def metric(self, family: str, **labels: str) -> float:
         """The router's: the sum over all that have these labels, 0 without any."""
         wanted = [f'{name}="{value}"' for name, value in labels.items()]
-        lines = httpx.get(f"{self.url}/metrics", verify=False).text.splitlines()
+        lines = httpx.get(f"{self.url}/metrics", verify=False, timeout=patience(30)).text.splitlines()
         found = [
             line for line in lines if re.match(rf"{family}[{{ ]", line) and all(w in line for w in wanted)
         ]
@@ -279,15 +281,6 @@ def quick_engine() -> dict[str, str]:
 
 def quiet() -> StackConsole:
     return StackConsole(Console(quiet=True), Console(quiet=True))
-
-
-def until(condition: Callable[[], bool], what: str, limit_s: float) -> None:
-    """Asks ever less often: reading the store is work."""
-    deadline_s, pause_s = time.monotonic() + limit_s, 0.05
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(pause_s)
-        pause_s = min(1.2 * pause_s, 0.25)
 
 
 def _marks(work: Path, manifest: Manifest) -> Iterator[Any]:

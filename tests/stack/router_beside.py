@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.stack import RunningStack, free_port
+from tests.pace import is_over, patience
 
 START_LIMIT_S = 90.0
 
@@ -36,14 +37,14 @@ def router_beside(
         yield port, grpc_port
     finally:
         router.send_signal(signal.SIGTERM)
-        assert router.wait(60) == 0
+        assert router.wait(patience(60)) == 0
 
 
 def _wait_until_ready(url: str) -> None:
-    deadline_s = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline_s:
+    began_s = time.monotonic()
+    while not is_over(began_s, START_LIMIT_S):
         try:
-            if httpx.get(url, trust_env=False, verify=False).status_code == 200:
+            if httpx.get(url, trust_env=False, verify=False, timeout=patience(30)).status_code == 200:
                 return
         except httpx.ConnectError:
             pass

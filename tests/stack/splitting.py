@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,9 @@ from launcher.packaging.triton_runtime import PYTHON as RUNNING_PYTHON
 from launcher.packaging.triton_runtime import find_libpython, triton_wheel
 from tests.debian import debian_program
 from tests.deploy.compose.reading import replaced
+from tests.pace import patience
 from tests.router.tenants.postgres import running_postgres
+from tests.waiting import wait_until
 
 STOP_LIMIT_S = 60.0
 # `python` in the place of the image's, with what `inflight` runs there.
@@ -63,7 +64,7 @@ class Container:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(STOP_LIMIT_S)
+        return self.process.wait(patience(STOP_LIMIT_S))
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Split:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{url or self.url}{path}", data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=30) as response:
+            with urllib.request.urlopen(request, timeout=patience(30)) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -110,16 +111,16 @@ class Split:
         return self.ask("/v1/chat/completions", key, body, url)
 
     def wait_until(self, condition: Callable[[], bool], limit_s: float) -> None:
-        deadline_s = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline_s, (self.router.output, self.triton.output)
-            time.sleep(0.5)
+        wait_until(condition, lambda: (self.router.output, self.triton.output), limit_s)
 
     def wait_for(self, wanted: int, limit_s: float, path: str = "/health/ready", url: str = "") -> None:
-        deadline_s = time.monotonic() + limit_s
-        while (found := self.ask(path, url=url))[0] != wanted:
-            assert time.monotonic() < deadline_s, (found, self.router.output, self.triton.output)
-            time.sleep(0.1)
+        def is_wanted() -> bool:
+            return self.ask(path, url=url)[0] == wanted
+
+        def found() -> object:
+            return self.ask(path, url=url), self.router.output, self.triton.output
+
+        wait_until(is_wanted, found, limit_s)
 
     def health_of(self, service: str, *pairs: tuple[str, str]) -> int:
         """The exit status of a health check as docker-compose.yml has it, at this machine's addresses."""
@@ -129,7 +130,7 @@ class Split:
             command = ["sh", "-c", *command]
         elif command[0] == "python3":
             command[0] = PYTHON
-        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode
+        return subprocess.run(command, capture_output=True, timeout=patience(20), check=False).returncode
 
     def locust(self) -> Container:
         """The load test's web page, whose key comes from a file."""
@@ -308,4 +309,4 @@ def running_redis(folder: Path, port: int) -> Iterator[None]:
         yield
     finally:
         server.terminate()
-        server.wait(STOP_LIMIT_S)
+        server.wait(patience(STOP_LIMIT_S))

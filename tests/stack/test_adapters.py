@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from benchmarks.traffic import completion, traffic
 from launcher.commands.adapter import adapter as commands
 from router.control.releases.states import State
+from tests.pace import patience
 from tests.stack.releasing import IN_FLIGHT, ReleaseStack
 from tests.stack.tiny_models import HIDDEN
 
@@ -51,7 +52,9 @@ def engines(stack: ReleaseStack) -> set[int]:
 
 
 def listed(stack: ReleaseStack) -> dict[str, dict[str, object]]:
-    return {each["id"]: each for each in httpx.get(f"{stack.url}/v1/models").json()["data"]}
+    return {
+        each["id"]: each for each in httpx.get(f"{stack.url}/v1/models", timeout=patience(30)).json()["data"]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +71,9 @@ def sql(release_stack: ReleaseStack, tmp_path_factory: pytest.TempPathFactory) -
     command(release_stack, "remove", "tiny:sql")
     assert "tiny:sql" not in listed(release_stack)
     answer = httpx.post(
-        f"{release_stack.url}/v1/completions", json={"model": "tiny:sql", "prompt": "One", "max_tokens": 2}
+        f"{release_stack.url}/v1/completions",
+        json={"model": "tiny:sql", "prompt": "One", "max_tokens": 2},
+        timeout=patience(30),
     )
     assert answer.status_code == 404
     assert engines(release_stack) == before

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from benchmarks.stack import RunningStack
+from tests.pace import patience
 
 pytestmark = pytest.mark.stack
 
@@ -17,7 +18,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 @pytest.fixture(scope="module")
 def http(stack: RunningStack) -> Any:
-    with httpx.Client(base_url=stack.url, timeout=60) as client:
+    with httpx.Client(base_url=stack.url, timeout=patience(60)) as client:
         yield client
 
 

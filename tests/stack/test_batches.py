@@ -11,6 +11,8 @@ from openai import OpenAI
 from openai.types import Batch
 
 from benchmarks.stack import RunningStack
+from tests.pace import is_over
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.stack
 
@@ -47,9 +49,9 @@ def make(openai: OpenAI, stack: RunningStack, count: int, max_tokens: int) -> Ba
 
 
 def until(openai: OpenAI, batch: Batch, statuses: tuple[str, ...], timeout_s: float = 120.0) -> Batch:
-    deadline_s = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while batch.status not in statuses:
-        assert time.monotonic() < deadline_s, batch
+        assert not is_over(began_s, timeout_s), batch
         time.sleep(0.2)
         batch = openai.batches.retrieve(batch.id)
     return batch
@@ -80,7 +82,4 @@ def test_a_batch_is_cancelled_and_frees_the_engine(openai: OpenAI, stack: Runnin
     assert ended.status == "cancelled"
     done, dropped = answers(openai, ended.output_file_id), answers(openai, ended.error_file_id)
     assert len(done) + len(dropped) == 20
-    deadline_s = time.monotonic() + 10
-    while stack.used_blocks() > 0:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    wait_until(lambda: stack.used_blocks() == 0)

@@ -21,6 +21,7 @@ from router.core.tenant import Role, Scope
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
 from tests.chromium import PHONE, Watched, chromium
+from tests.pace import patience
 from tests.stack.conftest import TinyModels
 from tests.stack.releasing import ReleaseStack
 from tests.stack.router_beside import router_beside
@@ -53,9 +54,9 @@ def test_a_model_is_tried_a_canary_added_watched_and_rolled_back_and_an_objectiv
     release_stack.unload(release_stack.find_version(model, int(version)))
     assert release_stack.weights("tiny") == {1: 1.0}
     objectives = f"{release_stack.url}/admin/objectives/tiny"
-    found = httpx.get(objectives).json()["tiers"]["standard"]
+    found = httpx.get(objectives, timeout=patience(30)).json()["tiers"]["standard"]
     assert found["first_token"]["objective_s"] == 30.0
-    httpx.delete(objectives).raise_for_status()
+    httpx.delete(objectives, timeout=patience(30)).raise_for_status()
 
 
 async def try_a_chat(watched: Watched) -> None:
@@ -184,7 +185,7 @@ async def make_and_revoke_key(watched: Watched, url: str, model: str) -> None:
     body = {"model": model, "prompt": "One, two", "max_tokens": 2}
 
     async def ask() -> int:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=patience(60)) as client:
             return (await client.post(f"{url}/v1/completions", json=body, headers=headers)).status_code
 
     assert await ask() == 200
@@ -216,8 +217,10 @@ def test_pictures_are_taken_for_the_documentation(stack: RunningStack) -> None:
             await picture(chat, "what-if")
 
     objective = {"first_token_s": 2.5, "inter_token_s": 0.25}
-    httpx.put(f"{stack.url}/admin/objectives/{stack.model}/standard", json=objective).raise_for_status()
+    httpx.put(
+        f"{stack.url}/admin/objectives/{stack.model}/standard", json=objective, timeout=patience(30)
+    ).raise_for_status()
     price = {"prompt": 150_000, "cached_prompt": 50_000, "completion": 600_000}
-    httpx.put(f"{stack.url}/admin/prices/{stack.model}", json=price).raise_for_status()
+    httpx.put(f"{stack.url}/admin/prices/{stack.model}", json=price, timeout=patience(30)).raise_for_status()
     with traffic(stack.url, completion(stack.model, 24), per_s=0.7, most_in_flight=4):
         asyncio.run(take())

@@ -19,6 +19,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
 from python_backend.wire.tensors import CONTRACTS
+from tests.pace import patience
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -264,9 +266,7 @@ def test_a_repeated_prompt_is_found_in_the_cache_unless_its_salt_differs(stack: 
     assert reused(salt) == 0
     assert reused(salt) > 0
     assert reused(f"{salt} of another") == 0
-    deadline_s = time.monotonic() + 30
-    while stack.gauge("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="reused") == 0:
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: stack.gauge("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="reused") > 0)
 
 
 def test_a_guide_shapes_the_answer(stack: RunningStack) -> None:
@@ -343,7 +343,7 @@ def test_limits_change_while_the_engine_runs(steady_stack: RunningStack) -> None
 
 def test_the_metrics_have_the_contracts_names_and_labels(stack: RunningStack) -> None:
     responses(stack, "ensemble", **text_inputs(PROMPT))
-    with urllib.request.urlopen(stack.triton_metrics_url, timeout=10) as response:
+    with urllib.request.urlopen(stack.triton_metrics_url, timeout=patience(10)) as response:
         page = response.read().decode()
     for line in (
         "# HELP nv_trt_llm_request_metrics TRT LLM request metrics",
@@ -380,7 +380,7 @@ def test_special_tokens_in_content_are_letters_for_the_engine(
             json.dumps(chat).encode(),
             {"content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=patience(60)) as answer:
             return int(json.load(answer)["usage"]["prompt_tokens"])
 
     assert prompt_tokens(content) - prompt_tokens("") == letters

@@ -17,6 +17,7 @@ from launcher.settings import StackSettings
 from python_backend.embeddings.model import EmbeddingModel
 from tests.embeddings.checkpoints import embed, embeddings_checkpoint
 from tests.embeddings.published import PUBLISHED
+from tests.pace import patience
 
 pytestmark = pytest.mark.stack
 
@@ -92,7 +93,7 @@ async def test_an_embedding_model_is_listed_ready_and_distinct_from_text_models(
     stack: RunningStack, client: openai.AsyncOpenAI
 ) -> None:
     assert [each.id async for each in client.models.list()] == [stack.model, MODEL]
-    async with httpx.AsyncClient(base_url=stack.url) as http:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=patience(30)) as http:
         assert (await http.get("/health/ready")).json()["models"] == {stack.model: True, MODEL: True}
     with pytest.raises(openai.BadRequestError, match="use /v1/embeddings"):
         await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}])

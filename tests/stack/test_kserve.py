@@ -7,7 +7,6 @@ import queue
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +24,11 @@ from client.triton import GenerationFailed, TritonTextClient
 from router.core.tenant import Limits, Role
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
+from tests.pace import patience
 from tests.router.kserve.asking import grpc_input, http_input, prompt_inputs
 from tests.stack.router_beside import router_beside
 from tests.stack.test_triton_clients import ask as ask_triton
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.stack
 
@@ -99,7 +100,7 @@ def test_nvidias_llm_api_contract_is_answered_by_the_same_engine(steady_stack: R
     assert whole.as_numpy("cumulative_logprob")[0] < 0
     body = {"text_input": PROMPT, "sampling_param_max_tokens": 6, "streaming": True}
     url = f"{steady_stack.url}/v2/models/{steady_stack.model}.llmapi/generate_stream"
-    answer = httpx.post(url, json=body, timeout=60)
+    answer = httpx.post(url, json=body, timeout=patience(60))
     told = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     texts = [each["text_output"] for each in told if "text_output" in each]
     assert len(texts) > 1
@@ -124,7 +125,7 @@ def test_rows_and_sequences_come_stacked_in_one_tensor(stack: RunningStack) -> N
 
 def test_generate_and_generate_stream_give_the_same_text(steady_stack: RunningStack) -> None:
     fields = {"text_input": PROMPT, "max_tokens": 6, "exclude_input_in_output": True}
-    with httpx.Client(base_url=steady_stack.url, trust_env=False, verify=False, timeout=60) as http:
+    with httpx.Client(base_url=steady_stack.url, trust_env=False, verify=False, timeout=patience(60)) as http:
         whole = http.post(f"/v2/models/{steady_stack.model}/generate", json=fields).json()
         url = f"/v2/models/{steady_stack.model}/generate_stream"
         with http.stream("POST", url, json={**fields, "stream": True}) as answer:
@@ -175,10 +176,7 @@ def test_the_projects_own_triton_client_works_and_stops_the_engine_when_it_leave
         parts = client.stream(PROMPT, long_answer_tokens, end_id=-1)
         next(parts)
         parts.close()  # type: ignore[attr-defined]  # it is a generator
-        deadline_s = time.monotonic() + 10
-        while stack.used_blocks():
-            assert time.monotonic() < deadline_s, "the engine goes on"
-            time.sleep(0.1)
+        wait_until(lambda: not stack.used_blocks(), "the engine goes on")
         with pytest.raises(GenerationFailed, match="max_tokens"):
             client.generate(PROMPT, 0)
 
@@ -230,5 +228,7 @@ def test_the_examples_of_the_documentation_run_as_they_stand(stack: RunningStack
         examples = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
         assert examples
         for example in examples:
-            done = subprocess.run([*command, example], capture_output=True, text=True, timeout=60, cwd=ROOT)
+            done = subprocess.run(
+                [*command, example], capture_output=True, text=True, timeout=patience(60), cwd=ROOT
+            )
             assert "Paris" in done.stdout, done.stdout + done.stderr

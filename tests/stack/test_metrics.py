@@ -12,6 +12,7 @@ from benchmarks.stack import RunningStack
 from launcher.settings import StackSettings
 from router.core.stages import TOGETHER
 from tests.documented_metrics import documented, exposed
+from tests.pace import patience
 
 pytestmark = pytest.mark.stack
 
@@ -21,7 +22,7 @@ EMBEDDINGS = StackSettings().embeddings
 @pytest.fixture(scope="module")
 def pages(stack: RunningStack) -> tuple[str, str]:
     """The router's and Triton's, after one request of each kind."""
-    with httpx.Client(base_url=stack.url, trust_env=False, verify=False, timeout=60) as http:
+    with httpx.Client(base_url=stack.url, trust_env=False, verify=False, timeout=patience(60)) as http:
         question = [{"role": "user", "content": "Say yes."}]
         chat = {"model": stack.model, "messages": question, "max_tokens": 3}
         for path, body in (
@@ -30,7 +31,7 @@ def pages(stack: RunningStack) -> tuple[str, str]:
         ):
             assert http.post(path, json=body).status_code == 200
         routers = http.get("/metrics").text
-    with urllib.request.urlopen(stack.triton_metrics_url, timeout=10) as answer:
+    with urllib.request.urlopen(stack.triton_metrics_url, timeout=patience(10)) as answer:
         return routers, answer.read().decode()
 
 

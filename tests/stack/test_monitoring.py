@@ -23,7 +23,8 @@ from deploy.monitoring.prometheus import CONFIG, ROUTER, TRITON
 from deploy.monitoring.rules import rendered
 from tests.debian import debian_program
 from tests.deploy.monitoring.known_metrics import ON_A_GPU, PROMETHEUS_OWN
-from tests.stack.releasing import until
+from tests.pace import patience
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 
@@ -75,7 +76,7 @@ class Prometheus:
 def asked(stack: RunningStack) -> Iterator[RunningStack]:
     """A stack with an objective that nothing misses, and a little traffic."""
     question = {"model": stack.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-    with httpx.Client(base_url=stack.url, timeout=60) as http:
+    with httpx.Client(base_url=stack.url, timeout=patience(60)) as http:
         objective = f"/admin/objectives/{stack.model}/standard"
         http.put(objective, json=OBJECTIVE).raise_for_status()
         try:
@@ -88,7 +89,7 @@ def asked(stack: RunningStack) -> Iterator[RunningStack]:
 
 def exposed(url: str) -> set[str]:
     """Names of metrics that have a value."""
-    with urllib.request.urlopen(url, timeout=10) as response:
+    with urllib.request.urlopen(url, timeout=patience(10)) as response:
         return set(re.findall(r"^(\w+)[{ ]", response.read().decode(), re.MULTILINE))
 
 
@@ -112,12 +113,12 @@ def running_prometheus(folder: Path, stack: RunningStack) -> Iterator[Prometheus
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
-            until(lambda: is_ready(http), "Prometheus does not start", 30)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(30)) as http:
+            wait_until(lambda: is_ready(http), "Prometheus does not start", 30)
             yield Prometheus(http)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(patience(30))
 
 
 def not_well(prometheus: Prometheus) -> list[dict[str, Any]]:
@@ -142,22 +143,22 @@ def test_every_metric_named_in_dashboards_and_rules_exists(asked: RunningStack) 
     """The router asks the engines once a second and Triton every two, and then tells of them."""
     assert AFTER_THE_FACT.keys() <= NAMED, "what nobody names need not be explained"
     with suppress(AssertionError):
-        until(lambda: not missing(asked), "", 30)
+        wait_until(lambda: not missing(asked), "", 30)
     assert not missing(asked)
 
 
 def test_prometheus_has_an_answer_to_every_panel(asked: RunningStack, tmp_path: Path) -> None:
     with running_prometheus(tmp_path, asked) as prometheus:
         read_twice = "count(sum_over_time(up[1m]) >= 2) == 3"  # router, Triton and itself
-        until(lambda: bool(prometheus.ask(read_twice)), "the stack is not read", 30)
+        wait_until(lambda: bool(prometheus.ask(read_twice)), "the stack is not read", 30)
         last_recorded = recordings.GROUPS[-1].rules[0].name
-        until(lambda: bool(prometheus.ask(last_recorded)), "nothing is recorded", 60)
+        wait_until(lambda: bool(prometheus.ask(last_recorded)), "nothing is recorded", 60)
         for board in BOARDS:
             for panel in board.panels:
                 answers = [prometheus.ask(query.expr) for query in panel.queries]
                 assert any(answers) or panel.no_value, f"{board.uid}: {panel.title} is empty"
         with suppress(AssertionError):  # the last one is evaluated a second after the first
-            until(lambda: not_well(prometheus) == [], "", 30)
+            wait_until(lambda: not_well(prometheus) == [], "", 30)
         assert not_well(prometheus) == []
         firing = prometheus.ask('ALERTS{alertstate="firing"}')
         assert not firing, "a stack that is well has no alerts"

@@ -26,7 +26,8 @@ from loadtest.traces import TracedRequest
 from python_backend.costs.step_cost import StepCost, StepShape
 from python_backend.wire.tiers import Tier
 from router.core.objective import Objective
-from tests.stack.releasing import until
+from tests.pace import patience
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 
@@ -70,8 +71,8 @@ def learned(served: Served) -> Served:
     """The engine has done enough steps to know what they cost, and the router has heard of it."""
     usual = [request("usual", 0.15 * n) for n in range(12)]
     send_from(Target(served.url, served.model, served.keys), plan_of(usual))
-    until(lambda: served.learned_cost() is not None, "no cost was learned", 30)
-    until(lambda: served.metric("inflight_kv_budget_tokens") > 0, "the router has no report", 30)
+    wait_until(lambda: served.learned_cost() is not None, "no cost was learned", 30)
+    wait_until(lambda: served.metric("inflight_kv_budget_tokens") > 0, "the router has no report", 30)
     return served
 
 
@@ -110,7 +111,7 @@ def test_a_refusal_at_once_takes_the_router_milliseconds(learned: Served, crowd:
     """As it says itself: a client on a busy machine mostly waits for the machine."""
     log = learned.stack.logs / "router.log"
     refused = sum(each.is_refused for each in crowd)
-    until(lambda: len(_refusals(log)) >= refused, "refusals are not in the log", 10)
+    wait_until(lambda: len(_refusals(log)) >= refused, "refusals are not in the log", 10)
     at_once = (took_ms for told, took_ms in _refusals(log) if "outcome=" not in told)
     took_ms = sorted(map(float, at_once))
     assert len(took_ms) > refused / 4
@@ -156,7 +157,7 @@ def ask(served: Served, headers: dict[str, str] | None = None, **more: Any) -> h
     body = {"model": served.model, "prompt": [400] * 16, "max_tokens": 4, "ignore_eos": True, **more}
     key = {"authorization": f"Bearer {served.keys['usual']}"}
     url = f"{served.url}/v1/completions"
-    return httpx.post(url, json=body, headers={**key, **(headers or {})}, timeout=60)
+    return httpx.post(url, json=body, headers={**key, **(headers or {})}, timeout=patience(60))
 
 
 def test_a_request_that_does_not_fit_even_alone_is_refused_as_too_large(
@@ -183,7 +184,7 @@ def test_an_objective_is_shown_beside_what_was_measured(learned: Served, crowd: 
         (found,) = json.loads(learned.inflight("slo", "show", learned.model, "--json"))
         return {each["tier"]: each for each in found["standings"] if each["metric"] == "first_token"}
 
-    until(lambda: bool(standings()["interactive"]["samples"]), "nothing was measured", 30)
+    wait_until(lambda: bool(standings()["interactive"]["samples"]), "nothing was measured", 30)
     for tier, first_s in FIRST_TOKEN_S.items():
         shown = standings()[tier.label]
         assert shown["objective_s"] == first_s
@@ -209,10 +210,10 @@ def test_the_step_budget_follows_the_objective_while_the_engine_runs(learned: Se
     assert step_tokens() == ENGINE.step_tokens
     # 0.9 of it, less what a step takes anyway, leaves about 240 tokens of a prompt.
     learned.inflight("slo", "set", learned.model, "--tier", "all", "--inter-token", "36ms")
-    until(lambda: falls_below(0.7 * ENGINE.step_tokens), "the budget did not follow", 30)
+    wait_until(lambda: falls_below(0.7 * ENGINE.step_tokens), "the budget did not follow", 30)
     tight = step_tokens()
     learned.inflight("slo", "set", learned.model, "--tier", "all", "--inter-token", "28ms")
-    until(lambda: falls_below(0.8 * tight), "the budget did not follow the second objective", 30)
+    wait_until(lambda: falls_below(0.8 * tight), "the budget did not follow the second objective", 30)
     learned.inflight("slo", "set", learned.model, "--tier", "all", "--inter-token", "none")
     time.sleep(1)
-    until(lambda: not falls_below(ENGINE.step_tokens), "the budget did not come back", 30)
+    wait_until(lambda: not falls_below(ENGINE.step_tokens), "the budget did not come back", 30)

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack
 from launcher.settings import StackSettings
-from tests.stack.releasing import until
+from tests.pace import is_over, patience
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.stack
 
@@ -272,7 +273,7 @@ def test_stage_metrics_show_where_the_time_of_a_request_went(
     openai: OpenAI, steady_stack: RunningStack
 ) -> None:
     def lines() -> list[str]:
-        with urllib.request.urlopen(f"{steady_stack.url}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"{steady_stack.url}/metrics", timeout=patience(10)) as response:
             read: list[str] = response.read().decode().splitlines()
         return read
 
@@ -285,13 +286,13 @@ def test_stage_metrics_show_where_the_time_of_a_request_went(
         found = [line for line in of_stages if f'model="{steady_stack.model}"' in line]
         return {line.split('stage="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in found}
 
-    until(is_idle, "what was asked before is not counted yet", 30)
+    wait_until(is_idle, "what was asked before is not counted yet", 30)
     before = sums()
     began_s = time.monotonic()
     openai.chat.completions.create(model=steady_stack.model, messages=QUESTION, max_tokens=32)
     # A request is counted once its stream has ended, which may be after its client has the answer.
     while (after := sums()).get("send", 0.0) == before.get("send", 0.0):
-        assert time.monotonic() - began_s < 30
+        assert not is_over(began_s, 30)
         time.sleep(0.02)
     took_s = time.monotonic() - began_s
     spent = {stage: total - before.get(stage, 0.0) for stage, total in after.items()}

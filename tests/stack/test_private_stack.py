@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.stack import RunningStack
 from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
+from tests.pace import patience
 
 pytestmark = pytest.mark.stack
 
@@ -50,7 +51,7 @@ def mode_of(path: Path) -> int:
 
 def test_nothing_that_a_stack_creates_is_for_anybody_else(stack: RunningStack, data_dir: Path) -> None:
     asked = {"model": stack.model, "input": "Hello", "max_output_tokens": 4}
-    answer = httpx.post(f"{stack.url}/v1/responses", json=asked, timeout=60)
+    answer = httpx.post(f"{stack.url}/v1/responses", json=asked, timeout=patience(60))
     assert answer.status_code == 200  # and is stored
     made = [path for path in made_by(stack) if not path.is_symlink()]
     assert {"store.db", "router.toml", "triton.log", "router.log", "owner.lock"} <= {

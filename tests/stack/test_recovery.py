@@ -18,8 +18,9 @@ from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from launcher.stack.triton_services import UNLOAD_TIMEOUT_S
 from loadtest.mixed_lengths import all_at_once
 from loadtest.replay.sender import Target, send
-from tests.stack.releasing import until
+from tests.pace import is_over
 from tests.stack.triton_calls import TritonCalls
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -32,12 +33,12 @@ def family(stack: RunningStack) -> list[psutil.Process]:
 
 def engine_process(stack: RunningStack) -> psutil.Process:
     """The only one: that of a release that another test has unloaded may still be about to end."""
-    deadline_s = time.monotonic() + 30
+    began_s = time.monotonic()
     while True:
         engines = stack.processes("python_backend.engine.process.main")
         if len(engines) == 1:
             return engines[0]
-        assert time.monotonic() < deadline_s, engines
+        assert not is_over(began_s, 30), engines
         time.sleep(0.1)
 
 
@@ -48,10 +49,10 @@ def shared_memory(run: str) -> set[Path]:
 def settled_memory(stack: RunningStack) -> set[Path]:
     """When nothing is being loaded or unloaded any more. Of a model process that a test killed before, Triton
     keeps the region until it ends, so that there may be more regions than processes."""
-    run, deadline_s = run_of(stack), time.monotonic() + 30
+    run, began_s = run_of(stack), time.monotonic()
     regions: set[Path] = set()
     while (found := shared_memory(run)) != regions:
-        assert time.monotonic() < deadline_s, (regions, found)
+        assert not is_over(began_s, 30), (regions, found)
         regions = found
         time.sleep(1)
     return regions
@@ -102,8 +103,10 @@ async def test_a_killed_engine_is_started_again_and_every_answer_goes_on(
     after = engine_process(stack)
     assert after.pid != before.pid
     assert not before.is_running()
-    until(lambda: stack.used_blocks() == 0, "blocks are still held", 30)
-    until(lambda: stack.gauge("nv_trt_llm_request_metrics", request_type="active") == 0, "it goes on", 30)
+    wait_until(lambda: stack.used_blocks() == 0, "blocks are still held", 30)
+    wait_until(
+        lambda: stack.gauge("nv_trt_llm_request_metrics", request_type="active") == 0, "it goes on", 30
+    )
     assert settled_memory(stack) <= memory_before
 
 
@@ -122,6 +125,6 @@ async def test_a_stop_takes_seconds_and_leaves_nothing_behind_however_busy_it_wa
     assert len(members) >= 5
     began_s = time.monotonic()
     assert stack.stop() == 0
-    assert time.monotonic() - began_s < UNLOAD_TIMEOUT_S + 20
+    assert not is_over(began_s, UNLOAD_TIMEOUT_S + 20)
     assert not [member for member in members if member.is_running()]
     assert not shared_memory(run)

@@ -17,9 +17,11 @@ from router.control.releases.states import State
 from router.control.releases.writes import bump, put_split
 from router.core.manifest import Manifest
 from router.routing.split import Sticky
+from tests.pace import patience
 from tests.stack.conftest import TinyModels
-from tests.stack.releasing import IN_FLIGHT, ReleaseStack, until
+from tests.stack.releasing import IN_FLIGHT, ReleaseStack
 from tests.stack.test_recovery import run_of, settled_memory, shared_memory
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 # What a canary must show takes longer than this test should.
@@ -57,7 +59,10 @@ def test_two_models_and_three_releases_answer_from_one_triton(
     assert by_header == (pinned, other)
     assert usual != other == release_stack.ask("second")[1]
     assert len(release_stack.tritons) == 1
-    listed = {each["id"] for each in httpx.get(f"{release_stack.url}/v1/models").json()["data"]}
+    listed = {
+        each["id"]
+        for each in httpx.get(f"{release_stack.url}/v1/models", timeout=patience(30)).json()["data"]
+    }
     assert {"tiny", "second"} <= listed
     release_stack.command("unload", second_model.name, "--withdraw", "--no-wait")
 
@@ -72,7 +77,9 @@ def test_a_release_is_added_rolled_out_and_rolled_back_and_no_request_fails(
         assert release_stack.state(canary) is State.ADDED
         plan = ("--steps", "20%,100%", "--min-requests", "4", "--min-duration", "1s", *UNPROVEN)
         assert "20%, 100%" in release_stack.command("canary", canary.name, *plan)
-        until(lambda: release_stack.weights("tiny") == {canary.version: 0.2, 1: 0.8}, "no first step", 240)
+        wait_until(
+            lambda: release_stack.weights("tiny") == {canary.version: 0.2, 1: 0.8}, "no first step", 240
+        )
         assert release_stack.wait_for_end("tiny").state is RolloutState.PROMOTED
         assert release_stack.weights("tiny") == {canary.version: 1.0}
         running.wait_for(20)
@@ -117,7 +124,7 @@ def test_a_split_is_kept_and_every_key_stays_in_its_arm_over_a_restart(
 
     router = release_stack.router
     router.kill()
-    until(lambda: is_ready(release_stack), "the router did not come back", 60)
+    wait_until(lambda: is_ready(release_stack), "the router did not come back", 60)
     assert release_stack.router.pid != router.pid
     after = asyncio.run(arms_of(release_stack, range(KEYS_ASKED_AGAIN)))
     assert after == {key: before[key] for key in range(KEYS_ASKED_AGAIN)}
@@ -128,7 +135,7 @@ def test_a_split_is_kept_and_every_key_stays_in_its_arm_over_a_restart(
 
 def is_ready(stack: ReleaseStack) -> bool:
     try:
-        return httpx.get(f"{stack.url}/health/ready", verify=False).status_code == 200
+        return httpx.get(f"{stack.url}/health/ready", verify=False, timeout=patience(30)).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -146,7 +153,7 @@ async def arms_of(stack: ReleaseStack, keys: range) -> dict[int, str]:
         assert answer.status_code == 200, answer.text
         found[key] = answer.headers["x-inflight-release"]
 
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=patience(60)) as http:
         await asyncio.gather(*(ask(http, key) for key in keys))
     return found
 
@@ -160,7 +167,7 @@ def twin(release_stack: ReleaseStack, tiny_models: TinyModels) -> Iterator[Manif
     yield made
     release_stack.unload(made)
     release_stack.wait_for(made, State.UNLOADED)
-    until(lambda: shared_memory(run_of(release_stack.stack)) <= before, "its memory is still there", 30)
+    wait_until(lambda: shared_memory(run_of(release_stack.stack)) <= before, "its memory is still there", 30)
 
 
 def test_a_shadow_is_compared_and_never_answers(
@@ -179,5 +186,5 @@ def test_a_shadow_is_compared_and_never_answers(
             assert release_stack.ask("tiny") == expected
             return release_stack.metric("inflight_shadow_answers_total", **labels) >= before + 8
 
-        until(is_compared, f"{shadow.name} was not compared", 30)
+        wait_until(is_compared, f"{shadow.name} was not compared", 30)
     release_stack.command("split", "tiny", "1=100%")

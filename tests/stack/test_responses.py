@@ -10,6 +10,7 @@ from openai import OpenAI
 from openai.types.responses import ResponseInputItemParam
 
 from benchmarks.stack import RunningStack
+from tests.pace import patience
 from tests.router.content.documents.pdf_files import pdf
 
 pytestmark = pytest.mark.stack
@@ -89,11 +90,11 @@ def test_tokens_are_counted_as_the_engine_counts_them(openai: OpenAI, stack: Run
     asked = "Wie heißt die Hauptstadt von Frankreich? 🗼"
     counted = openai.responses.input_tokens.count(model=stack.model, input=asked)
     messages = [{"role": "user", "content": asked}]
-    told = httpx.post(f"{stack.url}/tokenize", json={"messages": messages}).json()
+    told = httpx.post(f"{stack.url}/tokenize", json={"messages": messages}, timeout=patience(30)).json()
     answer = openai.responses.create(model=stack.model, input=asked, max_output_tokens=1)
     assert answer.usage is not None
     assert counted.input_tokens == told["count"] == answer.usage.input_tokens
-    back = httpx.post(f"{stack.url}/detokenize", json={"tokens": told["tokens"]}).json()
+    back = httpx.post(f"{stack.url}/detokenize", json={"tokens": told["tokens"]}, timeout=patience(30)).json()
     assert asked in back["prompt"]
 
 

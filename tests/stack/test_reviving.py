@@ -19,6 +19,7 @@ from benchmarks.stack import RunningStack, running_stack, words_of
 from tests.stack.conftest import synthetic
 from tests.stack.test_recovery import family, run_of, shared_memory
 from tests.tiers import few
+from tests.waiting import soon, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -83,17 +84,14 @@ async def is_up(http: httpx.AsyncClient, model: str) -> bool:
 
 
 async def until_down(http: httpx.AsyncClient, model: str) -> None:
-    began_s = time.monotonic()
-    while await is_up(http, model):
-        assert time.monotonic() - began_s < NOTICED_WITHIN_S, "nobody noticed"
-        await asyncio.sleep(0.05)
+    async def is_down() -> bool:
+        return not await is_up(http, model)
+
+    await until(is_down, "nobody noticed", NOTICED_WITHIN_S)
 
 
 async def until_up(http: httpx.AsyncClient, model: str) -> None:
-    began_s = time.monotonic()
-    while not await is_up(http, model):
-        assert time.monotonic() - began_s < REVIVED_WITHIN_S, "it did not come back"
-        await asyncio.sleep(0.05)
+    await until(lambda: is_up(http, model), "it did not come back", REVIVED_WITHIN_S)
 
 
 async def watch(http: httpx.AsyncClient, model: str) -> None:
@@ -149,7 +147,7 @@ async def test_streams_go_on_when_a_process_of_the_pipeline_is_lost(
         running = [
             asyncio.create_task(stream(http, own_stack, number, event)) for number, event in enumerate(begun)
         ]
-        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
+        await soon(asyncio.gather(*(event.wait() for event in begun)))
         process.send_signal(blow)
         # One that comes while nothing lives waits for what is revived.
         late = asyncio.create_task(stream(http, own_stack, 0))
@@ -206,7 +204,7 @@ async def test_streams_of_the_only_server_go_on_when_it_was_started_again(
         running = [
             asyncio.create_task(stream(http, own_stack, number, event)) for number, event in enumerate(begun)
         ]
-        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 30)
+        await soon(asyncio.gather(*(event.wait() for event in begun)))
         died = triton_of(own_stack)
         died.kill()
         died.wait()

@@ -17,6 +17,7 @@ from benchmarks.stack import RunningStack
 from router.core.tenant import Role
 from router.tenants.rbac import SYSTEM as SYSTEM_ROLE
 from router.tenants.tenancy import open_administration
+from tests.pace import patience
 from tests.stack.router_beside import router_beside
 from tests.stack.triton_calls import TritonCalls
 
@@ -86,7 +87,7 @@ class Tenants:
             f"{self.url}/v1/chat/completions",
             json={"model": self.model, "messages": messages, "max_tokens": 1},
             headers={"authorization": f"Bearer {self.keys[tenant]}"},
-            timeout=60,
+            timeout=patience(60),
         )
         assert answer.status_code == 200, answer.text
         count: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -175,7 +176,7 @@ async def test_a_seed_gives_the_same_text_alone_and_among_twenty_others(steady_s
     others = [
         question(steady_stack, f"What comes after {n}?", seed=n, max_tokens=4 + n // 2) for n in range(20)
     ]
-    async with httpx.AsyncClient(base_url=steady_stack.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=steady_stack.url, timeout=patience(60)) as http:
 
         async def text(body: dict[str, Any]) -> str:
             response = await http.post("/v1/chat/completions", json=body)

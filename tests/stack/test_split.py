@@ -21,6 +21,7 @@ import redis
 from router.control.peers.peer_sync import open_board
 from tests.deploy.compose.reading import replaced
 from tests.lasting import lasting
+from tests.pace import is_over, patience
 from tests.stack.conftest import TinyModels
 from tests.stack.naming import NAME, NameServer, may_serve_names, name_server
 from tests.stack.releasing import quick_engine
@@ -117,7 +118,9 @@ def test_locusts_page_is_served_by_the_command_of_its_container(split: Split) ->
         assert split.health_of("locust", ("8089", str(split.ports["locust"]))) == 0
         words = " ".join(psutil.Process(locust.process.pid).cmdline())
         page = httpx.get(
-            f"http://127.0.0.1:{split.ports['locust']}/", auth=("inflight", split.secret("locust_password"))
+            f"http://127.0.0.1:{split.ports['locust']}/",
+            auth=("inflight", split.secret("locust_password")),
+            timeout=patience(30),
         )
         assert page.status_code == 200
     finally:
@@ -217,9 +220,9 @@ async def read_stream(http: httpx.AsyncClient) -> int:
 
 async def replicas_within(http: httpx.AsyncClient, limit_s: float, wanted: set[str]) -> set[str]:
     """Those that are sent requests, as soon as they are these, or else when the time is over."""
-    deadline_s = time.monotonic() + limit_s
+    began_s = time.monotonic()
     while (found := await replicas_up(http)) != wanted:
-        if time.monotonic() > deadline_s:
+        if is_over(began_s, limit_s):
             break
         await asyncio.sleep(0.1)
     return found

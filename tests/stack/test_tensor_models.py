@@ -21,10 +21,12 @@ from launcher.settings import StackSettings
 from python_backend.embeddings.model import EmbeddingModel
 from router.control.releases.records import RolloutState
 from router.core.manifest import Manifest
+from tests.pace import patience
 from tests.router.kserve.asking import grpc_input, http_input
 from tests.stack.multiplier import write_multiplier
-from tests.stack.releasing import IN_FLIGHT, LOADED_WITHIN_S, ReleaseStack, until
+from tests.stack.releasing import IN_FLIGHT, LOADED_WITHIN_S, ReleaseStack
 from tests.triton_adapter.onnx_files import write_onnx
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -84,7 +86,7 @@ def test_an_onnx_model_is_released_like_any_other(release_stack: ReleaseStack, t
     release_stack.command("promote", "line@1")
     release_stack.load(release_stack.find_version("line", 1))
     with grpcclient.InferenceServerClient(release_stack.stack.grpc_url) as grpc:
-        until(lambda: grpc.is_model_ready("line"), "line is not ready", LOADED_WITHIN_S)
+        wait_until(lambda: grpc.is_model_ready("line"), "line is not ready", LOADED_WITHIN_S)
         answer = grpc.infer("line", [grpc_input("x", "FP32", [[1.0, 2.0], [3.0, 4.0]])])
     assert answer.as_numpy("y").tolist() == [[4.0, 7.0], [10.0, 13.0]]
 
@@ -99,9 +101,9 @@ def test_a_decoder_is_released_as_a_reranker(release_stack: ReleaseStack, tmp_pa
     body = {"model": "judge", "query": "w1 w2", "documents": ["w3", "w4 w5", "w6 w7 w8"]}
 
     def ask() -> httpx.Response:
-        return httpx.post(f"{release_stack.url}/v1/rerank", json=body, timeout=60)
+        return httpx.post(f"{release_stack.url}/v1/rerank", json=body, timeout=patience(60))
 
-    until(lambda: ask().status_code == 200, "judge does not answer", LOADED_WITHIN_S)
+    wait_until(lambda: ask().status_code == 200, "judge does not answer", LOADED_WITHIN_S)
     model = EmbeddingModel.load(tmp_path)
     pairs = model.word_pieces.encode_pairs([("w1 w2", document) for document in body["documents"]])
     expected = sorted(model.embed(pairs)[:, 0].tolist(), reverse=True)
@@ -170,7 +172,7 @@ async def test_a_changed_queue_delay_is_loaded_under_traffic_and_no_request_fail
     took_s: list[float] = []
     is_over = asyncio.Event()
     async with (
-        httpx.AsyncClient(base_url=release_stack.url, timeout=60) as http,
+        httpx.AsyncClient(base_url=release_stack.url, timeout=patience(60)) as http,
         release_stack.control() as control,
     ):
 

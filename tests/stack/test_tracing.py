@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.stack import RunningStack
 from tests.fakes.collector import SERVER, Collector, Seen, children
+from tests.pace import patience
 from tests.stack.conftest import STEP_TOKENS
-from tests.stack.releasing import until
+from tests.waiting import wait_until
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -41,7 +42,7 @@ def ask(traced: TracedStack, words: int, max_tokens: int, **headers: str) -> flo
         f"{traced.stack.url}/v1/completions",
         json=body,
         headers=headers,
-        timeout=60,
+        timeout=patience(60),
         trust_env=False,
         verify=False,
     )
@@ -67,7 +68,7 @@ def test_one_trace_has_the_request_its_stages_and_the_engines_steps(traced: Trac
         spans = list(collector.spans)
         return steps_in(spans) >= 4 + 19 and any(span.kind == SERVER for span in spans)
 
-    until(have_come, "the spans did not come", 60)
+    wait_until(have_come, "the spans did not come", 60)
     spans = list(collector.spans)
     assert {span.trace_id for span in spans} == {TRACE}
 
@@ -107,12 +108,14 @@ def test_one_trace_has_the_request_its_stages_and_the_engines_steps(traced: Trac
 
 def test_metrics_count_the_sent_and_dropped_spans(traced: TracedStack) -> None:
     def told() -> dict[str, float]:
-        lines = httpx.get(f"{traced.stack.url}/metrics", trust_env=False, verify=False).text.splitlines()
+        lines = httpx.get(
+            f"{traced.stack.url}/metrics", trust_env=False, verify=False, timeout=patience(30)
+        ).text.splitlines()
         found = [line.rsplit(" ", 1) for line in lines if line.startswith("inflight_spans_")]
         return {name: float(value) for name, value in found}
 
     ask(traced, 5, 2, traceparent=f"00-{TRACE}-{SPAN}-01")
     sent = "inflight_spans_sent_total"
-    until(lambda: 0 < told()[sent] == len(traced.collector.spans), "the spans were not counted", 60)
+    wait_until(lambda: 0 < told()[sent] == len(traced.collector.spans), "the spans were not counted", 60)
     assert told()['inflight_spans_dropped_total{reason="queue_full"}'] == 0
     assert told()['inflight_spans_dropped_total{reason="export_failed"}'] == 0

@@ -16,7 +16,8 @@ from launcher.commands.main import app
 from router.control.tuning.commands import TuningCommands
 from router.tenants.rbac import SYSTEM
 from router.triton.control import TritonControl
-from tests.stack.releasing import IN_FLIGHT, ReleaseStack, until
+from tests.stack.releasing import IN_FLIGHT, ReleaseStack
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -113,13 +114,15 @@ async def test_a_delay_follows_the_load_is_undone_where_it_brings_nothing_and_no
         load(ALIKE, lambda number: row(4), 80) as alike,
         load(UNLIKE, lambda number: row(1 + number % 7), 50) as unlike,
     ):
-        await asyncio.to_thread(until, is_tuned, "a raise that stays, another undone", 2 * CHANGED_WITHIN_S)
+        await asyncio.to_thread(
+            wait_until, is_tuned, "a raise that stays, another undone", 2 * CHANGED_WITHIN_S
+        )
         async with release_stack.control() as control:
             assert await delay_ms(control, ALIKE) > 0
             assert await delay_ms(control, UNLIKE) == 0
     assert alike.errors == unlike.errors == []
     explained = inflight(release_stack, "tune", "explain", ALIKE)
-    await asyncio.to_thread(until, is_back, "no delay without requests", CHANGED_WITHIN_S)
+    await asyncio.to_thread(wait_until, is_back, "no delay without requests", CHANGED_WITHIN_S)
     async with release_stack.control() as control:
         assert await delay_ms(control, ALIKE) == 0
     with capsys.disabled():

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.stack import RunningStack, running_stack
 from tests.lasting import lasting
+from tests.pace import patience
 from tests.stack.conftest import EXACT
 from tests.stack.seeing_model import expanded, greedy_ids, random_picture, write_seeing_model
 from tests.stack.test_vllm_runtime import comes_true
@@ -51,7 +52,7 @@ def stack(runtimes: Path, in_transformers: Any, checkpoint: Path, data_dir: Path
 
 
 def sees(stack: RunningStack) -> bool:
-    model = httpx.get(f"{stack.url}/v1/models/{stack.model}").json()
+    model = httpx.get(f"{stack.url}/v1/models/{stack.model}", timeout=patience(30)).json()
     return bool(model["capabilities"]["vision"])
 
 

@@ -23,6 +23,7 @@ from python_backend.engine.request import GenerationRequest
 from python_backend.engine.runtimes.own import load_engine
 from python_backend.wire.parameters import EngineParameters
 from python_backend.wire.pools import Part
+from tests.pace import patience
 from tests.stack.conftest import EXACT
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
@@ -147,7 +148,7 @@ def answer_of(stack: RunningStack, name: str) -> str:
 
 
 def prompts_elsewhere(stack: RunningStack) -> dict[str, float]:
-    text = httpx.get(f"{stack.url}/metrics", timeout=10).text
+    text = httpx.get(f"{stack.url}/metrics", timeout=patience(10)).text
     found = re.findall(r'^inflight_prompts_elsewhere_total\{.*outcome="(\w+)".*\} (\S+)$', text, re.MULTILINE)
     return {outcome: float(value) for outcome, value in found}
 
@@ -155,7 +156,7 @@ def prompts_elsewhere(stack: RunningStack) -> dict[str, float]:
 def test_a_stack_with_two_pools_divides_requests_and_goes_on_without_the_one_that_answers(
     stack: RunningStack,
 ) -> None:
-    time.sleep(2)  # the router asks engines what they are there for once a second
+    time.sleep(patience(2))  # the router asks engines what they are there for once a second
     texts = [answer_of(stack, "w11")]
     assert prompts_elsewhere(stack) == {"computed": 1, "lost": 0}
     (decode,) = [

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from benchmarks.stack import RunningStack, running_stack
 from launcher.commands.adapter import adapter as adapter_commands
 from tests.lasting import lasting
+from tests.pace import is_over
 from tests.stack.conftest import EXACT
 from tests.stack.tiny_models import write_tiny_model
 from tests.stack.triton_calls import TritonCalls, build_request
@@ -96,8 +97,8 @@ def engine_log(stack: RunningStack) -> str:
 
 
 def comes_true(condition: Callable[[], bool], limit_s: float) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while not (is_true := condition()) and time.monotonic() < deadline_s:
+    began_s = time.monotonic()
+    while not (is_true := condition()) and not is_over(began_s, limit_s):
         time.sleep(0.2)
     return is_true
 

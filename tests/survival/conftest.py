@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +18,8 @@ from router.core.tenant import Limits, Role, Scope
 from router.tenants.rbac import SYSTEM
 from router.tenants.tenancy import open_administration
 from tests.lasting import lasting
+from tests.pace import patience
+from tests.waiting import until
 
 TOKENS_PER_S = 8_000
 LONGEST_DRAIN_S = 150.0  # more than a busy machine needs for any answer of these tests
@@ -84,7 +84,7 @@ class Fortress:
         return httpx.AsyncClient(
             base_url=self.stack.url,
             headers=self.headers,
-            timeout=60,
+            timeout=patience(60),
             limits=limits,
             trust_env=False,
             verify=False,
@@ -187,15 +187,6 @@ def quick(
 def mortal(quick: Fortress) -> Fortress:
     """For tests that kill its router, and then stop it in the middle of everything."""
     return quick
-
-
-async def until(condition: object, what: str, limit_s: float = 30.0) -> None:
-    """Waits for a value of a coroutine function to become true; asks ever less often, for asking is work."""
-    deadline_s, pause_s = time.monotonic() + limit_s, 0.05
-    while not await condition():  # type: ignore[operator]  # any coroutine function
-        assert time.monotonic() < deadline_s, what
-        await asyncio.sleep(pause_s)
-        pause_s = min(1.2 * pause_s, 0.5)
 
 
 @pytest.fixture

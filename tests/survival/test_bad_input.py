@@ -15,6 +15,7 @@ import httpx
 import msgspec
 from tokenizers import Tokenizer
 
+from tests.pace import patience
 from tests.survival.conftest import Fortress, cpu_of
 
 LIMIT = 1 << 20
@@ -58,7 +59,9 @@ async def test_t21_bodies_beyond_the_limit_are_refused_at_once_and_not_kept(shee
     data = with_key(quick, f"content-length: {LIMIT + 1}")
     began_s = cpu_of(quick.router)
     answers = await asyncio.gather(*(raw(quick, data) for _ in range(100)))
-    assert cpu_of(quick.router) - began_s <= 0.5, "all of them, so that each has its answer in 0.1 s"
+    assert cpu_of(quick.router) - began_s <= patience(0.5), (
+        "all of them, so that each has its answer in 0.1 s"
+    )
     assert {status(each) for each in answers} == {413}
     assert all(b"1048576" in each for each in answers)
     assert quick.router.memory_info().rss - before <= 5 << 20
@@ -202,7 +205,7 @@ async def test_t26_lists_without_end_are_refused_before_they_are_worked_on(sheet
                 began_s = time.thread_time()
                 msgspec.json.decode(content)
                 reading_s.append(time.thread_time() - began_s)
-            assert min(used_s) <= 0.05 + 2 * min(reading_s), list(body)
+            assert min(used_s) <= patience(0.05) + 2 * min(reading_s), list(body)
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": recursive}}
         await http.post("/v1/chat/completions", json={**chat, "response_format": schema})
     await serves(quick)

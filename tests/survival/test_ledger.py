@@ -15,7 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.survival.conftest import Fortress, until
+from tests.survival.conftest import Fortress
+from tests.waiting import until
 
 TOKENS = 40
 

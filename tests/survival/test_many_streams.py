@@ -18,6 +18,8 @@ from benchmarks.router.tenant import make_tenant
 from benchmarks.router.triton_stub import TritonStub
 from benchmarks.router.words import word
 from benchmarks.stack import free_port
+from tests.pace import patience
+from tests.waiting import until
 
 STREAMS, TOKENS = 2000, 20
 AT_ONCE = 200
@@ -104,14 +106,17 @@ async def held_router(folder: Path) -> AsyncIterator[HeldRouter]:
 
 
 async def until_live(port: int) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False) as http:
-        for _ in range(300):
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=patience(30)
+    ) as http:
+
+        async def is_live() -> bool:
             try:
-                if (await http.get("/health/live")).status_code == 200:
-                    return
+                return (await http.get("/health/live")).status_code == 200
             except httpx.TransportError:
-                await asyncio.sleep(0.1)
-    raise AssertionError("the router does not start")
+                return False
+
+        await until(is_live, "the router does not start")
 
 
 async def test_two_thousand_streams_take_64_kb_each_and_lose_nothing(

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx
 
+from tests.pace import patience
 from tests.router.telemetry.planted import heart_of, planted
 from tests.survival.conftest import Fortress
 
@@ -95,7 +96,7 @@ def written(quick: Fortress) -> dict[str, str]:
         ("Triton's metrics", quick.stack.triton_metrics_url),
         ("metrics", f"{quick.stack.url}/metrics"),
     ):
-        texts[name] = httpx.get(url, trust_env=False, verify=False).text
+        texts[name] = httpx.get(url, trust_env=False, verify=False, timeout=patience(30)).text
     return {**texts, "output": output}
 
 

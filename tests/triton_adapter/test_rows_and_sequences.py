@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ from python_backend.wire.tensors import TENSORRT_LLM
 from python_backend.wire.tiers import Tier
 from tests.fakes.engine_process import ScriptedEngine
 from tests.fakes.triton_stub import InferenceResponse, Request, Sender, arguments, metric
+from tests.pace import patience
 from tests.tiers import examples
+from tests.waiting import wait_until
 
 EVERYTHING = tuple(tensor.name for tensor in TENSORRT_LLM.outputs)
 PERF = PerfMetrics(1000, 2000, 3000, 4000, 5, 6, 0)
@@ -78,13 +80,6 @@ def start(model: TritonPythonModel, asked: Request) -> list[int]:
     known = set(engine_of(model).submitted)
     model.execute([asked])
     return [key for key in engine_of(model).submitted if key not in known]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never came"
-        time.sleep(0.002)
 
 
 def say_and_wait(model: TritonPythonModel, asked: Request, *events: SequenceEvent) -> None:
@@ -539,7 +534,7 @@ def test_each_request_ends_exactly_once_under_any_events(
     for row, index, fails in ends:
         reason, error = (None, REFUSED) if fails else (FinishReason.LENGTH, None)
         engine_of(model).say(SequenceEvent(keys[row], [], reason, error, index))
-    assert asked.sender.ended.wait(5)
+    assert asked.sender.ended.wait(patience(30))
     assert asked.sender.finals == 1
     assert sum(each.error is not None for each in asked.sender.responses) == sum(end[2] for end in ends)
     wait_until(lambda: not model._running)

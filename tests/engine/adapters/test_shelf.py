@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +13,7 @@ from python_backend.engine.adapters.places import Place, choose_place
 from python_backend.engine.adapters.shelf import AdapterShelf, Loan
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.tiers import examples
+from tests.waiting import wait_until
 
 
 class Memory:
@@ -42,11 +42,12 @@ def read(name: str) -> Adapter:
 
 
 def settle(shelf: AdapterShelf, condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        shelf.settle()
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
+    def has_come() -> bool:
+        if not condition():
+            shelf.settle()
+        return condition()
+
+    wait_until(has_come)
 
 
 def is_served(loan: Loan) -> bool:

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from python_backend.engine.checkpoint import Checkpoint
 from python_backend.wire.errors import ErrorKind, InflightError
 from tests.engine.checkpoints import random_llama, save
+from tests.pace import patience
 from tests.tiers import examples
 
 
@@ -82,7 +83,7 @@ def test_reading_a_model_does_not_import_torch(tmp_path: Path) -> None:
         f"weights = load_weights(Checkpoint({str(tmp_path)!r})); weights.layer(0); weights.head();"
         "sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=patience(60)).returncode == 0
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:

@@ -171,21 +171,21 @@ def test_a_search_that_takes_long_makes_doubtful_whoever_was_part_of_it(table: T
 
 
 def test_what_waits_behind_others_is_not_given_up_before_it_had_its_own_time(table: TokenTable) -> None:
-    follower = Follower(GuideLimits(step_s=0.05, following_threads=2))
+    follower = Follower(GuideLimits(step_s=50.0, following_threads=2))
     try:
         grammar = LLMatcher.grammar_from_regex("[a-z]*")
         position = follower.begin(LLMatcher(table.tokenizer, grammar), table)
         position.finding.result(WAIT_S)
         position.finding = Finding(waiting := Search())
         state = GuideState(position, follower)
-        waiting.asked_s -= 10 * 0.05
+        waiting.asked_s -= 10 * 50
         assert not is_ready(state)
-        waiting.began_s = time.monotonic() - 0.06  # it began, and takes longer than it may
+        waiting.began_s = time.monotonic() - 60  # it began, and takes longer than it may
         assert is_ready(state)
-        with pytest.raises(InflightError, match=r"limit for one token 0\.05 s"):
+        with pytest.raises(InflightError, match=r"limit for one token 50 s"):
             state.bits(END_ID)
-        waiting.began_s, waiting.asked_s = None, time.monotonic() - 21 * 0.05
-        with pytest.raises(InflightError, match=r"limit for one token 0\.05 s"):
+        waiting.began_s, waiting.asked_s = None, time.monotonic() - 21 * 50
+        with pytest.raises(InflightError, match=r"limit for one token 50 s"):
             state.bits(END_ID)
     finally:
         follower.close()

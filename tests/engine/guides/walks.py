@@ -12,13 +12,14 @@ import numpy as np
 from python_backend.engine.guides import GuideCompiler, GuideLimits, GuideState
 from python_backend.engine.request import Guide, GuideKind
 from python_backend.engine.sampling.adjustments import mask_of
+from tests.pace import patience
 from tests.text.tokenizer_kinds import SPECIAL, byte_level_backend
 
 END_ID = SPECIAL.index("</s>")
 BACKEND = byte_level_backend()
 # As in many checkpoints, the logits are wider than the tokenizer's vocabulary.
 VOCABULARY = BACKEND.get_vocab_size(with_added_tokens=True) + 100
-WAIT_S = 60.0
+WAIT_S = patience(60.0)
 
 
 def id_of(token: str) -> int:

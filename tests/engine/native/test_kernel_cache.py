@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from python_backend.engine import native
+from tests.pace import patience
 
 SCRIPT = "import python_backend.engine.native.step as step; print(step.run_step.stats.cache_path)"
 
@@ -19,7 +20,7 @@ def cache_path_with(environment: dict[str, str]) -> Path:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=True,
     )
     return Path(ended.stdout.strip())

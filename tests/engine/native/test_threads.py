@@ -13,6 +13,7 @@ from numba.core.errors import TypingError
 
 from python_backend.engine.native.threads import FIRST_FREE, Team
 from tests.engine.native.kernels import meet_often, run_on, say_number, take_all
+from tests.pace import patience
 
 TEAMS = range(1, 5)
 
@@ -81,7 +82,7 @@ def test_a_closed_team_has_no_threads_left() -> None:
     assert len(mine) == 2
     team.close()
     for thread in mine:
-        thread.join(timeout=10)
+        thread.join(timeout=patience(10))
     assert not any(thread.is_alive() for thread in mine)
 
 
@@ -96,7 +97,7 @@ def test_a_thread_that_fails_ends_the_process_because_the_others_would_wait_for_
         "time.sleep(100)\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(60), check=False
     )
     assert ended.returncode == 1
     assert "thread 1 of the kernels failed" in ended.stderr

@@ -33,6 +33,7 @@ from python_backend.engine.native.tables import ARRAY_NAMES, Arrays
 from python_backend.engine.native.weight_layouts import Packed, pack
 from python_backend.engine.native.weights import expected_bytes, map_packed, packed_bytes, write_packed
 from tests.engine.native.unpacked import unpack
+from tests.pace import patience
 
 SHAPE = DecoderShape(
     layers=3,
@@ -245,7 +246,7 @@ def _write_and_die(directory: Path) -> None:
 def test_a_killed_writer_leaves_no_half_weights_and_blocks_no_other(tmp_path: Path) -> None:
     writer = multiprocessing.get_context("spawn").Process(target=_write_and_die, args=(tmp_path / "packed",))
     writer.start()
-    writer.join(60)
+    writer.join(patience(60))
     assert writer.exitcode == -signal.SIGKILL
     assert not (tmp_path / "packed").exists()
     write_packed(SmallWeights(), Format.INT8, tmp_path / "packed")
@@ -255,7 +256,7 @@ def test_a_killed_writer_leaves_no_half_weights_and_blocks_no_other(tmp_path: Pa
 
 def test_two_concurrent_writers_both_succeed(tmp_path: Path) -> None:
     """What they wrote is mapped here: numpy reads headers by `ast`, which threads of Python 3.11 disturb."""
-    side_by_side = Barrier(2, timeout=30)
+    side_by_side = Barrier(2, timeout=patience(30))
 
     def write(_: int) -> None:
         weights = SmallWeights(before_layer=lambda index: side_by_side.wait())

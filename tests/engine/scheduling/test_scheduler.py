@@ -12,6 +12,7 @@ from python_backend.engine.scheduling.plan import StepPlan
 from python_backend.engine.scheduling.scheduler import Scheduler
 from python_backend.engine.sequence import Sequence
 from python_backend.wire.tiers import Tier
+from tests.pace import patience
 
 
 class World:
@@ -246,7 +247,7 @@ def test_scheduling_256_running_sequences_takes_well_under_a_millisecond() -> No
         assert len(plan.chunks) == 256
         for chunk in plan.chunks:
             chunk.sequence.accept(0)
-    assert fastest_s < 0.001
+    assert fastest_s < patience(0.001)
 
 
 def test_a_step_can_be_planned_while_the_last_one_runs() -> None:

@@ -20,6 +20,7 @@ from python_backend.engine.host.processor import instructions_for
 from python_backend.engine.models import load_weights
 from python_backend.engine.tasks import prepare as preparation
 from python_backend.wire.errors import InflightError
+from tests.pace import patience
 
 # What is prepared for a GPU is little, and can be looked at without one.
 packs = pytest.mark.usefixtures("cpu_kernels")
@@ -290,7 +291,7 @@ from python_backend.engine.checkpoint.shapes_only import ShapesOnly
 from python_backend.engine.models import load_weights
 load_weights(ShapesOnly({str(model)!r}))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=patience(60))
 
 
 def test_an_unused_gpu_is_reported_first(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from launcher.commands.main import app
 from launcher.settings import StackSettings
 from tests.launcher.stand_ins.tiny_model import write_gguf
+from tests.pace import patience
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +90,7 @@ def test_an_impossible_start_is_reported_in_one_sentence(
     write_gguf(stray, architecture="mamba")
     arguments = [argument.format(stray=stray) for argument in arguments]
     command = [sys.executable, "-m", "launcher", "up", "--data-dir", str(tmp_path), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(60))
     assert result.returncode == status
     assert words in result.stderr
     assert "Traceback" not in result.stderr

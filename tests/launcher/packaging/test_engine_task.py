@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-import time
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from launcher.packaging.engine_task import lines_of, run_engine_task
 from launcher.packaging.models.checkpoint import CheckpointError
 from launcher.settings import SettingsError
 from launcher.stack.stop_signals import StopSignals
+from tests.waiting import wait_until
 
 PREPARE = [sys.executable, str(Path(__file__).parents[1] / "stand_ins" / "prepare.py")]
 
@@ -126,11 +127,10 @@ def command_of(child: psutil.Process) -> str:
 
 def test_a_stop_signal_ends_the_engine_program() -> None:
     console, output = recorded()
-    began_s = time.monotonic()
 
     def interrupt() -> None:
-        while "Compiling" not in output.getvalue() and time.monotonic() - began_s < 20:
-            time.sleep(0.05)
+        with suppress(AssertionError):
+            wait_until(lambda: "Compiling" in output.getvalue())
         os.kill(os.getpid(), signal.SIGTERM)
 
     signals, interrupting = StopSignals(), threading.Thread(target=interrupt)

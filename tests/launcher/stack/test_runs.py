@@ -10,6 +10,7 @@ from pathlib import Path
 
 from launcher.stack.processes import STACK_ID_VARIABLE
 from launcher.stack.runs import KEPT_LOGS, OWNER_LOCK, SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX, open_run
+from tests.pace import patience
 
 
 def region(stack_id: str) -> Path:
@@ -65,7 +66,7 @@ def test_the_next_run_cleans_up_after_a_killed_launcher(tmp_path: Path) -> None:
             assert [path.name for path in directory.iterdir()] == ["triton.log"]
             assert not shared.exists()
             assert other.exists()
-            assert survivor.wait(timeout=5) is not None
+            assert survivor.wait(timeout=patience(30)) is not None
     finally:
         other.unlink()
         survivor.kill()

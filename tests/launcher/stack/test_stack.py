@@ -19,6 +19,7 @@ from tritonclient import grpc as triton
 
 from launcher.packaging.models.checkpoint import served_name
 from tests.launcher.stand_ins.running_stack import READY, RunningStack, is_live
+from tests.pace import patience
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -133,7 +134,7 @@ def stop_and_check_nothing_is_left(stack: RunningStack, expected_status: int = 0
     processes = stack.processes()
     assert processes
     stack.process.terminate()
-    assert stack.process.wait(timeout=30) == expected_status, stack.output
+    assert stack.process.wait(timeout=patience(30)) == expected_status, stack.output
     assert [process for process in processes if is_live(process)] == []
     assert stack.shared_memory() == []
 
@@ -259,7 +260,7 @@ def test_a_model_that_does_not_load_ends_the_start_with_its_error(
 ) -> None:
     stack = RunningStack(tmp_path, engine={"inflight_runtime": "synthetic"})  # the stand-in's way to fail
     started.append(stack)
-    assert stack.process.wait(timeout=30) == 1
+    assert stack.process.wait(timeout=patience(30)) == 1
     assert "Packing" not in stack.output, "a synthetic engine has no weights"
     assert "Triton did not start (exit code 1)" in stack.output
     assert "the weights are made of cheese" in stack.output
@@ -272,7 +273,7 @@ def test_a_model_that_the_engine_refuses_ends_the_start_before_triton(
 ) -> None:
     stack = RunningStack(tmp_path, engine={"inflight_precision": "fp32"})  # the stand-in's way to refuse
     started.append(stack)
-    assert stack.process.wait(timeout=30) == 1
+    assert stack.process.wait(timeout=patience(30)) == 1
     assert stack.output.endswith("this model is a poem, which this engine does not know\n")
     assert stack.logs == {}
 
@@ -282,7 +283,7 @@ def test_a_parameter_that_the_engine_refuses_is_an_unusable_setting(
 ) -> None:
     stack = RunningStack(tmp_path, engine={"inflight_precision": "bf16"})  # the stand-in's way to refuse it
     started.append(stack)
-    assert stack.process.wait(timeout=30) == 2
+    assert stack.process.wait(timeout=patience(30)) == 2
     assert stack.output.endswith("parameter inflight_precision is 'bf16'; allowed: int8\n")
 
 
@@ -319,7 +320,7 @@ def test_a_second_interrupt_does_not_wait_for_requests_in_flight(
     time.sleep(0.5)
     assert len(stack.processes(SERVER)) == 1, "Triton must be there while the router drains"
     stack.process.send_signal(signal.SIGINT)
-    assert stack.process.wait(timeout=30) == 0, "half of what it would drain for"
+    assert stack.process.wait(timeout=patience(30)) == 0, "half of what it would drain for"
     assert [process for process in processes if is_live(process)] == []
     assert stack.shared_memory() == []
 
@@ -329,7 +330,7 @@ def test_an_invalid_router_setting_is_reported_before_anything_is_started(
 ) -> None:
     stack = RunningStack(tmp_path, router={"max_body_byte": 2048})
     started.append(stack)
-    assert stack.process.wait(timeout=30) == 2
+    assert stack.process.wait(timeout=patience(30)) == 2
     (line,) = stack.output.splitlines()
     assert line.startswith("[router] unknown setting max_body_byte: allowed are max_body_bytes, ")
     assert stack.logs == {}
@@ -339,5 +340,5 @@ def test_a_taken_port_is_reported_at_once(tmp_path: Path, started: list[RunningS
     with socket.create_server(("127.0.0.1", 0)) as server:
         stack = RunningStack(tmp_path, stack={"triton_metrics_port": server.getsockname()[1]})
         started.append(stack)
-        assert stack.process.wait(timeout=30) == 2
+        assert stack.process.wait(timeout=patience(30)) == 2
     assert "is already in use; choose another with --triton-metrics-port" in stack.output

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from launcher.console import StackConsole
 from launcher.stack.stubs import State, Stub, StubCensus, StubWatch, model_of
+from tests.pace import patience
 
 ENGINE, EMBEDDINGS, CANARY = "tensorrt_llm", "embeddings", "smol.2.tensorrt_llm"
 DEAD = Stub("", State.DEAD)
@@ -168,7 +169,7 @@ def test_a_stopped_stub_that_was_replaced_is_killed_and_stays_recovered() -> Non
         watched.look({process.pid: stopped()}, times=3)
         assert psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
         watched.look({process.pid: stopped(), 2: alive()})
-        assert process.wait(timeout=5) == -9
+        assert process.wait(timeout=patience(30)) == -9
         assert watched.look({process.pid: DEAD, 2: alive()}, times=60) is None
         assert watched.said[1:] == ["The tensorrt_llm model is back."]
 

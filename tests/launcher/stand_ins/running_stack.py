@@ -16,6 +16,7 @@ import psutil
 from launcher.stack.runs import SHARED_MEMORY_DIR, SHARED_MEMORY_PREFIX
 from launcher.toml import to_toml
 from tests.launcher.stand_ins.project import write_checkpoint, write_project
+from tests.pace import is_over
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -104,10 +105,10 @@ class RunningStack:
         self.wait_until(lambda: self.output.count(text) >= times)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 40) -> None:
-        deadline_s = time.monotonic() + timeout_s
+        began_s = time.monotonic()
         while not condition():
             assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline_s, self.output
+            assert not is_over(began_s, timeout_s), self.output
             time.sleep(0.05)
 
     def lose_reader(self) -> None:

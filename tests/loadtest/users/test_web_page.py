@@ -7,7 +7,6 @@ import http.client
 import os
 import subprocess
 import sys
-import time
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ import pytest
 from benchmarks.stack import free_port
 from loadtest.users.web_page import PASSWORD_VARIABLE, USER, judge
 from tests.fakes.openai_server import TimedApi, timed_api
+from tests.pace import patience
+from tests.waiting import wait_until
 
 LOCUSTFILE = Path(__file__).parents[3] / "loadtest" / "locustfile.py"
 PASSWORD = "a password for the page"
@@ -70,7 +71,7 @@ class Page:
 
     def swarm(self, host: str, headers: dict[str, str]) -> int:
         """The status of a form that starts a run against a host; 0 while nobody listens."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
         body = urllib.parse.urlencode({"user_count": 1, "spawn_rate": 1, "host": host})
         form = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         try:
@@ -96,21 +97,16 @@ def page(tmp_path: Path) -> Iterator[Page]:
             yield Page(port, target, elsewhere, process)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(patience(20))
         assert PASSWORD not in (tmp_path / "locust.log").read_text()
 
 
 @pytest.mark.skipif(find_spec("locust") is None, reason="Locust is not installed here")
 def test_a_running_page_sends_its_key_to_its_target_alone(page: Page) -> None:
-    deadline_s = time.monotonic() + 60
-    while (status := page.swarm(page.elsewhere.url, {})) == 0:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-    assert status == 401
+    wait_until(lambda: page.swarm(page.elsewhere.url, {}) != 0, limit_s=60)
+    assert page.swarm(page.elsewhere.url, {}) == 401
     assert page.swarm(page.elsewhere.url, {**LOGIN, "Origin": "http://evil.example"}) == 403
     assert page.swarm(page.elsewhere.url, LOGIN) == 403
     assert page.swarm(page.target.url, LOGIN) == 200
-    while not page.target.bodies:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    wait_until(lambda: page.target.bodies, limit_s=60)
     assert page.elsewhere.bodies == []

@@ -18,6 +18,7 @@ from router.core.manifest import Kind, Manifest
 from router.core.tenant import Role, Scope
 from router.tenants.rbac import SYSTEM
 from tests.router.running import RunningRouter, running_router
+from tests.waiting import until
 
 # Says what it was given, and does what the model's name says.
 COMMAND = (
@@ -41,12 +42,15 @@ class Place:
     async def finished(self, answer: httpx.Response) -> dict[str, Any]:
         assert answer.status_code == 202, answer.text
         name = answer.json()["id"]
-        for _ in range(6000):
-            found: dict[str, Any] = (await self.router.http.get(f"/admin/additions/{name}")).json()
-            if found["state"] != "running":
-                return found
-            await asyncio.sleep(0.01)
-        raise AssertionError("it is not over")
+        found: dict[str, Any] = {}
+
+        async def is_over() -> bool:
+            nonlocal found
+            found = (await self.router.http.get(f"/admin/additions/{name}")).json()
+            return bool(found["state"] != "running")
+
+        await until(is_over, limit_s=60)
+        return found
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from router.core.tenant import Role, Scope
 from router.telemetry.prompt_log import PromptLog
 from tests.router.raw import RawClient
 from tests.router.running import MODEL, RunningRouter, running_router
+from tests.waiting import soon
 
 TRACED = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01", "tracestate": "inflight=steps"}
 
@@ -63,7 +64,7 @@ async def test_all_viewers_of_the_stream_get_the_same_bytes_and_leave_nothing_be
     await router.until(lambda: overview.watchers == 5)
     await asyncio.sleep(0)
     overview.look()
-    events = [await asyncio.wait_for(viewer.reader.readuntil(b"}\n\n"), 5) for viewer in viewers]
+    events = [await soon(viewer.reader.readuntil(b"}\n\n")) for viewer in viewers]
     bodies = {event[event.index(b"data: ") :] for event in events}
     (body,) = bodies
     assert json.loads(body[len(b"data: ") :])["router"]["watchers"] == 5

@@ -36,6 +36,7 @@ from router.telemetry.metrics import Metrics
 from tests.fakes.job import FakeJob
 from tests.fakes.tenancy import FakeTenancy
 from tests.fakes.waiter import FakeWaiter
+from tests.waiting import soon
 
 ONE = Need(10, 10)
 CLIENT_LEFT = InflightError(ErrorKind.CANCELLED, "the client left")
@@ -140,7 +141,7 @@ async def test_a_request_whose_deadline_passes_in_the_queue_gets_a_retry_time() 
     _, _, waiting = await scene.coming()
     scene.clock.now_s = 5.0
     with pytest.raises(InflightError, match="too late") as refused:
-        await asyncio.wait_for(waiting, 1.0)  # by the timer: nothing else happens
+        await soon(waiting)  # by the timer: nothing else happens
     assert refused.value.kind is ErrorKind.OVERLOADED
     assert 2.4 <= (refused.value.retry_after_s or 0) <= 3.6
     assert scene.counts.refusals == [Reason.TOO_LATE]
@@ -328,7 +329,7 @@ async def play(visits: list[Visit], new_policy: Callable[[], Policy], seed: int)
             gate.resize(chance.choice([sized, UNKNOWN, replace(sized, step=StepCost(1.0, 0.01, 0.01))]))
         await asyncio.wait([task])
 
-    await asyncio.wait_for(asyncio.gather(*map(disturb, visits)), 10.0)
+    await soon(asyncio.gather(*map(disturb, visits)))
     assert len(ended) == len(visits)
     assert (gate.open_count, gate.waiting_count, permits.open_count) == (0, 0, 0)
     assert tenancy.ledger.running("local") == 0

@@ -26,6 +26,7 @@ from router.triton.control import ControlError
 from router.triton.server import TritonServer
 from tests.fakes.waiter import FakeWaiter
 from tests.router.admission.test_capacity import REPORT
+from tests.waiting import soon
 
 SMALL = Need(10, 10)
 TEXT = Manifest("tiny", 1, Kind.TEXT, ("engine", "ensemble"), "engine")
@@ -261,7 +262,7 @@ async def test_a_removed_release_starts_its_whole_queue_at_once() -> None:
     assert [task.done() for task in waiting] == [True, False, False]
     scene.gone.add(("tiny", "1"))
     scene.gates.refresh()
-    await asyncio.wait_for(asyncio.gather(*waiting), 1.0)
+    await soon(asyncio.gather(*waiting))
     scene.gates.close()
 
 

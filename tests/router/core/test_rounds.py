@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from router.core.rounds import every
+from tests.waiting import soon
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -28,7 +29,7 @@ async def test_what_one_round_raises_does_not_keep_the_next_from_coming(
         look()
 
     running = asyncio.ensure_future(every(0.001, look_slowly if is_async else look, "nothing was seen"))
-    await asyncio.wait_for(third.wait(), 20)
+    await soon(third.wait())
     running.cancel()
     assert "nothing was seen" in caplog.text
     assert "not today" in caplog.text

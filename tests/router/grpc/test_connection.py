@@ -12,6 +12,7 @@ from router.grpc.call import STREAM_WINDOW_BYTES, Call, prefixed
 from router.grpc.frames import Setting
 from router.grpc.sender import literal
 from router.grpc.status import GrpcError, StatusCode
+from tests.pace import patience
 from tests.router.grpc.peer import HEADERS, Peer, answer, data, goaway, headers, read_all, trailers
 from tests.tiers import examples
 
@@ -451,7 +452,7 @@ async def test_a_refused_stream_goes_to_another_connection() -> None:
 
 async def test_a_silent_server_is_pinged_and_then_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.grpc.connection._SILENCE_S", 0.05)
-    monkeypatch.setattr("router.grpc.connection._PING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("router.grpc.connection._PING_TIMEOUT_S", patience(0.5))
     peer = Peer()
     call = peer.begin()
     peer.heard()

@@ -23,6 +23,8 @@ from router.http.exchange import Exchange
 from router.http.listener import Listener
 from router.http.tls import Certificates, TlsFiles, tls_files
 from router.settings import SettingsError
+from tests.pace import patience
+from tests.waiting import soon, until
 
 AUTHORITY = trustme.CA()
 OTHER_AUTHORITY = trustme.CA()
@@ -42,7 +44,7 @@ class Door:
         return f"https://127.0.0.1:{self.port}"
 
     def client(self, context: ssl.SSLContext) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, verify=context, trust_env=False, timeout=10)
+        return httpx.AsyncClient(base_url=self.url, verify=context, trust_env=False, timeout=patience(10))
 
 
 def written(directory: Path, authority: trustme.CA = AUTHORITY, client: trustme.CA | None = None) -> TlsFiles:
@@ -184,15 +186,15 @@ async def test_the_certificate_files_are_watched(tmp_path: Path) -> None:
     async with serving(written(tmp_path)) as door:
         watching = asyncio.create_task(door.certificates.watch(every_s=0.01))
         written(tmp_path, OTHER_AUTHORITY)
-        for _ in range(500):
+
+        async def is_trusted() -> bool:
             async with door.client(trusting(OTHER_AUTHORITY)) as client:
                 try:
-                    assert (await client.get("/v1/models")).status_code == 200
-                    break
+                    return (await client.get("/v1/models")).status_code == 200
                 except httpx.ConnectError:
-                    await asyncio.sleep(0.01)
-        else:
-            pytest.fail("the new certificate was not taken up")
+                    return False
+
+        await until(is_trusted, "the new certificate was not taken up")
         watching.cancel()
 
 
@@ -200,7 +202,7 @@ async def test_a_stalled_tls_handshake_is_closed(tmp_path: Path) -> None:
     async with serving(written(tmp_path), handshake_timeout_s=0.2) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(b"\x16\x03\x01")
-        assert await asyncio.wait_for(reader.read(), timeout=10) == b""
+        assert await soon(reader.read()) == b""
         writer.close()
 
 
@@ -208,7 +210,7 @@ async def test_plain_http_on_a_tls_port_gets_no_answer(tmp_path: Path) -> None:
     async with serving(written(tmp_path)) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b"HTTP/" not in await asyncio.wait_for(reader.read(), timeout=10)
+        assert b"HTTP/" not in await soon(reader.read())
         writer.close()
 
 
@@ -260,7 +262,7 @@ def test_a_grpc_server_has_the_same_certificates_and_reloads_them(tmp_path: Path
         credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), *pair)
         with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
             try:
-                channel.unary_unary("/none/none", bytes, bytes)(b"", timeout=10)
+                channel.unary_unary("/none/none", bytes, bytes)(b"", timeout=patience(10))
             except grpc.RpcError as error:
                 return error.code() is grpc.StatusCode.UNIMPLEMENTED
         return False

@@ -13,6 +13,7 @@ import pytest
 from hpack import Encoder
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.pace import patience
 from tests.router.kserve.running import RunningKserve
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -48,7 +49,7 @@ FLOODS = {
 
 
 def pour(port: int, data: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=patience(30)) as client:
 
         def read() -> None:
             with suppress(OSError):
@@ -75,5 +76,5 @@ async def test_others_are_served_during_a_flood_of_frames_and_after_it(
             if wait:
                 await asyncio.gather(*floods)
             for _ in range(4):
-                assert (await stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=20)).live
+                assert (await stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=patience(30))).live
     assert kserve.triton.requests == []

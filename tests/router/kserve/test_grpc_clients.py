@@ -19,9 +19,11 @@ from router.core.tenant import Limits, Scope
 from router.kserve import server
 from router.kserve.calls import Stream
 from tests.fakes.triton_server import Reply, story
+from tests.pace import patience
 from tests.router.kserve.asking import grpc_input, prompt_inputs, received
 from tests.router.kserve.running import RunningKserve
 from tests.router.running import EMBEDDER, MODEL
+from tests.waiting import soon
 
 
 @pytest.fixture
@@ -256,9 +258,9 @@ def raw_request(request_id: str = "", wants_final: bool = False) -> Any:
 
 
 async def test_a_client_that_cancels_stops_the_engine(kserve: RunningKserve, client: Any) -> None:
-    kserve.triton.script = lambda request: [Reply("a", pause_s=30)]
+    kserve.triton.script = lambda request: [Reply("a", pause_s=3600)]
     asking = asyncio.ensure_future(client.infer(MODEL, prompt_inputs(grpc_input)))
-    await asyncio.wait_for(kserve.triton.began.wait(), 5)
+    await soon(kserve.triton.began.wait())
     asking.cancel()
     await kserve.router.until(lambda: not kserve.triton.running)
     assert kserve.triton.stops
@@ -270,13 +272,13 @@ async def test_a_client_that_cancels_stops_the_engine(kserve: RunningKserve, cli
 
 
 async def test_leaving_a_stream_stops_every_request_in_it(kserve: RunningKserve, client: Any) -> None:
-    kserve.triton.script = lambda request: [Reply("a"), Reply("b", pause_s=30)]
+    kserve.triton.script = lambda request: [Reply("a"), Reply("b", pause_s=3600)]
     asked = [request(request_id=str(number)) for number in range(3)]
 
     async def each() -> AsyncIterator[dict[str, Any]]:
         for one in asked:
             yield one
-        await asyncio.sleep(30)
+        await asyncio.sleep(3600)
 
     found = client.stream_infer(each())
     await found.__anext__()
@@ -300,7 +302,7 @@ async def test_a_client_that_does_not_read_is_ended_with_a_status(
         await kserve.router.until(lambda: kserve.router.permits.open_count == 1)
         await kserve.router.until(lambda: kserve.router.permits.open_count == 0)
         with pytest.raises(grpc.aio.AioRpcError, match=r"read nothing for 0\.2 s") as caught:
-            await asyncio.wait_for(read_all(call), 10)
+            await soon(read_all(call))
     assert caught.value.code() is grpc.StatusCode.CANCELLED
 
 
@@ -315,9 +317,9 @@ def ask_with_threads(url: str) -> list[Any]:
         whole = client.infer(MODEL, prompt_inputs(grpc_input))
         client.start_stream(callback=lambda result, error: results.put(error or result))
         client.async_stream_infer(**request(), enable_empty_final_response=True)
-        found = [results.get(timeout=5)]
+        found = [results.get(timeout=patience(30))]
         while not found[-1].get_response().parameters["triton_final_response"].bool_param:
-            found.append(results.get(timeout=5))
+            found.append(results.get(timeout=patience(30)))
         client.stop_stream()
     return [whole, *found]
 
@@ -376,7 +378,7 @@ async def test_while_draining_requests_are_refused_and_idle_streams_end(
 ) -> None:
     async def forever() -> AsyncIterator[dict[str, Any]]:
         yield request()
-        await asyncio.sleep(30)
+        await asyncio.sleep(3600)
 
     idle = client.stream_infer(forever())
     await idle.__anext__()
@@ -386,7 +388,7 @@ async def test_while_draining_requests_are_refused_and_idle_streams_end(
     with pytest.raises(InferenceServerException, match="shutting down") as refused:
         await client.infer(MODEL, prompt_inputs(grpc_input))
     assert refused.value.status() == "StatusCode.UNAVAILABLE"
-    await asyncio.wait_for(kserve.server.stop(10), 5)
+    await soon(kserve.server.stop(3600))
 
 
 async def test_an_unreachable_triton_is_unavailable(kserve: RunningKserve, client: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 from router.safety.check import Verdict
 from router.safety.guard import Safety
 from tests.fakes.triton_server import Reply, story
+from tests.pace import patience
 from tests.router.kserve.running import RunningKserve, running_kserve
 from tests.router.running import MODEL
 
@@ -41,7 +42,9 @@ async def kserve() -> AsyncIterator[RunningKserve]:
 
 async def ask(kserve: RunningKserve, method: str = "generate_stream", **fields: Any) -> httpx.Response:
     body = {"text_input": "hi", "max_tokens": 5, "stream": True, **fields}
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", trust_env=False, verify=False) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False, timeout=patience(30)
+    ) as http:
         return await http.post(f"/v2/models/{MODEL}/{method}", json=body)
 
 
@@ -57,7 +60,7 @@ async def test_a_forbidden_prompt_never_reaches_a_model(kserve: RunningKserve) -
 
 
 async def test_forbidden_text_in_pieces_never_leaves_and_the_engine_is_stopped(kserve: RunningKserve) -> None:
-    kserve.triton.script = lambda request: [Reply("the se"), Reply("cret is"), Reply("42", pause_s=30)]
+    kserve.triton.script = lambda request: [Reply("the se"), Reply("cret is"), Reply("42", pause_s=3600)]
     told = events(await ask(kserve))
     assert "".join(event["text_output"] for event in told) == "the "
     assert told[-1]["finish_reason"] == "content_filter"

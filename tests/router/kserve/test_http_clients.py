@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from router.core.tenant import Limits
 from tests.fakes.triton_server import Reply, story
+from tests.pace import patience
 from tests.router.kserve.asking import http_input, prompt_inputs, received
 from tests.router.kserve.running import RunningKserve
 from tests.router.running import EMBEDDER, MODEL
@@ -32,7 +33,7 @@ async def client(kserve: RunningKserve) -> AsyncIterator[triton_aio.InferenceSer
 @pytest.fixture
 async def http(kserve: RunningKserve) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(
-        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False, timeout=patience(30)
     ) as opened:
         yield opened
 
@@ -269,7 +270,7 @@ async def test_an_echoed_prompt_is_not_counted_as_answer(kserve: RunningKserve, 
 
 
 async def test_a_client_that_leaves_stops_the_engine(kserve: RunningKserve, http: Any) -> None:
-    kserve.triton.script = lambda request: [Reply("a"), Reply("b", pause_s=30)]
+    kserve.triton.script = lambda request: [Reply("a"), Reply("b", pause_s=3600)]
     body = {"text_input": "hi", "max_tokens": 3, "stream": True}
     async with http.stream("POST", f"/v2/models/{MODEL}/generate_stream", json=body) as answer:
         await answer.aiter_raw().__anext__()

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from router.http import sse
+from tests.pace import patience
 from tests.router.kserve.running import RunningKserve
 from tests.router.running import MODEL
 
@@ -18,7 +19,9 @@ async def test_the_same_key_has_the_same_answer_and_triton_is_asked_once(
 ) -> None:
     url = f"http://{kserve.http_url}/v2/models/{MODEL}/{path}"
     body = {**BODY, "stream": path == "generate_stream"}
-    async with httpx.AsyncClient(trust_env=False, headers={"idempotency-key": path}) as http:
+    async with httpx.AsyncClient(
+        trust_env=False, headers={"idempotency-key": path}, timeout=patience(30)
+    ) as http:
         first, again = await http.post(url, json=body), await http.post(url, json=body)
         other = await http.post(url, json={**body, "text_input": "something else"})
         if path == "generate_stream":

@@ -17,6 +17,7 @@ from python_backend.wire.tensors import ENSEMBLE
 from router.kserve.llmapi import INPUTS, as_ensemble
 from router.kserve.tensors import Value
 from tests.fakes.triton_server import story
+from tests.pace import patience
 from tests.router.kserve.asking import grpc_input, is_clear, outcome, received
 from tests.router.kserve.running import RunningKserve
 from tests.router.kserve.test_grpc_clients import stream
@@ -80,7 +81,7 @@ async def test_each_response_of_a_stream_has_the_whole_text_so_far(
 
 async def test_http_generate_takes_plain_fields(kserve: RunningKserve) -> None:
     kserve.triton.script = lambda request: story("Hello world")
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}") as http:
+    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", timeout=patience(30)) as http:
         body = {"text_input": "hi", "sampling_param_max_tokens": 3}
         answer = await http.post(f"/v2/models/{NAME}/generate", json=body)
         assert answer.status_code == 200, answer.text

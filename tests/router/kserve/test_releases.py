@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from router.routing.models import Lineup, Served
 from router.routing.split import ModelSplit, Sticky
+from tests.pace import patience
 from tests.router.kserve.asking import grpc_input, http_input, prompt_inputs
 from tests.router.kserve.running import RunningKserve
 from tests.router.running import EMBEDDER, MODEL
@@ -109,7 +110,7 @@ async def test_usage_and_metrics_name_the_release(kserve: RunningKserve, grpc: A
 async def test_http_answers_name_the_release_in_a_header_too(kserve: RunningKserve, http: Any) -> None:
     body = {"text_input": "hi", "max_tokens": 3, "stream": True}
     async with httpx.AsyncClient(
-        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False
+        base_url=f"http://{kserve.http_url}", trust_env=False, verify=False, timeout=patience(30)
     ) as plain:
         for method in ("generate", "generate_stream"):
             answer = await plain.post(f"/v2/models/{MODEL}/versions/2/{method}", json=body)

@@ -16,6 +16,7 @@ from router.request.identity import Doorkeeper
 from tests.router.http.test_tls import AUTHORITY, written
 from tests.router.kserve.running import MAX_MESSAGE_BYTES, RunningKserve
 from tests.router.running import MODEL
+from tests.waiting import soon
 
 
 async def test_a_port_that_is_taken_is_an_error_and_not_shared(kserve: RunningKserve) -> None:
@@ -51,7 +52,7 @@ async def test_a_connection_without_a_handshake_is_closed(
     server = KserveServer(kserve.door, doorkeeper, kserve.router.parts.accounts, 1 << 20)
     port = await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    await asyncio.wait_for(reader.read(), 10)  # to its end
+    await soon(reader.read())  # to its end
     writer.close()
     await server.stop()
 

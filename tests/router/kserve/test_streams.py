@@ -8,6 +8,7 @@ import pytest
 
 from python_backend.wire.errors import InflightError
 from router.kserve.calls import Departure, Outbox, Stream
+from tests.pace import patience
 
 
 class StuckContext:
@@ -43,7 +44,7 @@ async def test_a_client_that_does_not_read_is_treated_as_disconnected() -> None:
     assert left.is_set()
     assert context.written == [0]
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    _, waiting = await asyncio.wait(others, timeout=1)
+    _, waiting = await asyncio.wait(others, timeout=patience(10))
     assert not waiting, "nobody waits for room in an outbox that is closed"
 
 

@@ -27,10 +27,12 @@ from router.kserve.tensors import ELEMENT_BYTES, by_name
 from router.routing.models import ServedTensors, lineup_of
 from router.safety.guard import Safety
 from tests.fakes.tensors import FakeTensors, response
+from tests.pace import patience
 from tests.router.kserve.asking import grpc_input, http_input
 from tests.router.kserve.running import RunningKserve, running_kserve
 from tests.router.kserve.test_guard import NoSecrets
 from tests.router.running import MODEL
+from tests.waiting import soon
 
 DOCS = Path(__file__).parents[3] / "docs" / "triton-clients.md"
 CLASSIFIER = "classifier"
@@ -106,7 +108,7 @@ async def http(models: Models) -> AsyncIterator[http_aio.InferenceServerClient]:
 @pytest.fixture
 async def plain(models: Models) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(
-        base_url=f"http://{models.kserve.http_url}", trust_env=False, verify=False
+        base_url=f"http://{models.kserve.http_url}", trust_env=False, verify=False, timeout=patience(30)
     ) as opened:
         yield opened
 
@@ -288,7 +290,7 @@ async def test_a_key_for_other_models_is_refused(models: Models, grpc: Any) -> N
 async def test_a_client_that_disconnects_cancels_its_call(models: Models, grpc: Any) -> None:
     models.classifier.script = lambda request: [None]
     asking = asyncio.ensure_future(grpc.infer(CLASSIFIER, image(grpc_input)))
-    await asyncio.wait_for(models.classifier.began.wait(), 5)
+    await soon(models.classifier.began.wait())
     asking.cancel()
     router = models.kserve.router
     await router.until(lambda: models.classifier.cancelled == 1)

@@ -20,6 +20,7 @@ from router.core.record import Record
 from router.kserve.tensor_models import rows_of
 from router.kserve.tensors import RawTensor
 from router.routing.replicas import Fleet
+from tests.pace import patience
 from tests.router.admission.test_waiting import Gated, Strict
 from tests.router.kserve.asking import grpc_input, prompt_inputs
 from tests.router.kserve.running import RunningKserve, running_kserve
@@ -59,28 +60,28 @@ async def test_an_answer_that_comes_whole_has_no_first_token_time(kserve: Runnin
     await client.infer(MODEL, prompt_inputs(grpc_input))
     assert gated.policy().heard_count == 0
     body = {"text_input": "one two", "max_tokens": 2, "stream": True}
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}") as http:
+    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}", timeout=patience(30)) as http:
         assert (await http.post(f"/v2/models/{MODEL}/generate_stream", json=body)).is_success
     assert gated.policy().heard_count == 1
 
 
 async def test_a_grpc_deadline_becomes_the_requests_deadline(kserve: RunningKserve, client: Any) -> None:
-    await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=5.0)
+    await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=50.0)
     headers = {"x-inflight-deadline-ms": "700"}
-    await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=5.0, headers=headers)
+    await client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=50.0, headers=headers)
     await client.infer(MODEL, prompt_inputs(grpc_input))
     waits = [demand.deadline_s - demand.arrived_s for demand in Gated(kserve.router).policy().demands]
-    assert waits[0] == pytest.approx(5.0, abs=4.0)  # what is left of it, by a clock of gRPC's own
+    assert 0 < waits[0] <= 50.0  # what is left of it, by a clock of gRPC's own
     assert waits[1:] == pytest.approx([0.7, 60.0])
 
 
 async def test_priority_and_timeout_are_the_tier_and_the_deadline(kserve: RunningKserve, client: Any) -> None:
     await client.infer(MODEL, prompt_inputs(grpc_input), priority=1, timeout=700_000)
-    await client.infer(MODEL, prompt_inputs(grpc_input), priority=3, client_timeout=2.0, timeout=9_000_000)
+    await client.infer(MODEL, prompt_inputs(grpc_input), priority=3, client_timeout=50.0, timeout=55_000_000)
     first, second = Gated(kserve.router).policy().demands
     assert (first.tier, second.tier) == (Tier.INTERACTIVE, Tier.BATCH)
     assert first.deadline_s - first.arrived_s == pytest.approx(0.7)
-    assert second.deadline_s - second.arrived_s < 9.0
+    assert second.deadline_s - second.arrived_s <= 50.0
 
 
 async def test_a_refusal_is_unavailable_with_a_retry_time(kserve: RunningKserve, client: Any) -> None:
@@ -103,7 +104,9 @@ async def test_a_refusal_over_http_has_a_status_a_retry_time_and_tritons_shape(
     ]
     policy = Gated(kserve.router).policy()
     refusals = (Refused(Reason.BUSY, "too many wait", 10.0), Refused(Reason.TOO_LARGE, "it does not fit"))
-    async with httpx.AsyncClient(base_url=f"http://{kserve.http_url}/v2/models/{MODEL}") as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://{kserve.http_url}/v2/models/{MODEL}", timeout=patience(30)
+    ) as http:
         for policy.refusal, status in zip(refusals, (503, 413), strict=True):
             answer = await http.post(f"/{way}", json={"inputs": inputs} if way == "infer" else text)
             assert (answer.status_code, answer.json()) == (status, {"error": policy.refusal.message})
@@ -118,9 +121,10 @@ async def test_a_client_that_cancels_in_the_queue_is_not_waited_for(
     gated.gate().resize(Capacity(1, 1))
     other = Record("test", "other", model=MODEL, model_version="1")
     turn = gated.gate().offer(other, Need(1, 1))
-    waiting = asyncio.create_task(client.infer(MODEL, prompt_inputs(grpc_input), client_timeout=0.3))
+    waiting = asyncio.create_task(client.infer(MODEL, prompt_inputs(grpc_input)))
     await kserve.router.until(lambda: gated.gate().waiting_count == 1)
-    with pytest.raises(InferenceServerException):
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await waiting
     await kserve.router.until(lambda: gated.gate().waiting_count == 0)
     assert kserve.triton.requests == []

@@ -19,6 +19,7 @@ from router.request.permit import Permits
 from router.server import drain
 from tests.fakes.pipeline import words
 from tests.router.running import MODEL, RunningRouter
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -37,12 +38,11 @@ def go_on(router: RunningRouter) -> asyncio.Event:
 
 
 async def ended(client: openai.AsyncOpenAI, response_id: str) -> Any:
-    for _ in range(1000):
-        response = await client.responses.retrieve(response_id)
-        if response.status not in ("queued", "in_progress"):
-            return response
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not end")
+    async def is_over() -> bool:
+        return (await client.responses.retrieve(response_id)).status not in ("queued", "in_progress")
+
+    await until(is_over)
+    return await client.responses.retrieve(response_id)
 
 
 async def test_a_background_response_is_queued_then_in_progress_then_completed(

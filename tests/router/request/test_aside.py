@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from router.request.aside import Aside
+from tests.pace import patience
+from tests.waiting import soon
 
 
 class Work:
@@ -17,7 +19,7 @@ class Work:
         self.may_end = threading.Event()
 
     def do(self, tenant: str) -> str:
-        assert self.may_end.wait(5)
+        assert self.may_end.wait(patience(30))
         self.order.append(tenant)
         return tenant
 
@@ -69,4 +71,4 @@ async def test_who_leaves_at_the_moment_of_the_turn_gives_it_on(aside: Aside) ->
     await first
     second.cancel()
     await asyncio.wait([second])
-    assert await asyncio.wait_for(aside.run("c", int, "1"), 5) == 1
+    assert await soon(aside.run("c", int, "1")) == 1

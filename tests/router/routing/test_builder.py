@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from router.routing.builder import Builder
 from router.routing.models import ServedTensors
 from router.routing.replicas import FleetSettings
 from tests.fakes.fleet import fleet_of
+from tests.waiting import soon
 
 CONFIG = """
 name: "doubled.1"
@@ -42,4 +42,4 @@ async def test_models_of_every_kind_wait_for_a_replica_as_long_as_the_settings_a
     else:
         asking = cast("ServedTensors", served).tensors.infer(service_pb2.ModelInferRequest(id="1"), 1.0)
     with pytest.raises(InflightError, match="cannot answer"):
-        await asyncio.wait_for(asking, 2)
+        await soon(asking)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from router.routing.replicas import Fleet, FleetSettings, ReplicaSet
 from router.triton.server import TritonServer
 from tests.fakes.fleet import MANIFEST
 from tests.fakes.triton_server import FakeTriton, Reply
+from tests.waiting import until
 
 WORDS = [f"w{number} " for number in range(10)]
 STREAMS = 50
@@ -46,17 +47,6 @@ class Told(Place):
 
 def new_server(url: str) -> TritonServer:
     return TritonServer(url, url)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20) if hasattr(asyncio, "timeout") else _no_limit():
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
-@asynccontextmanager
-async def _no_limit() -> AsyncIterator[None]:
-    yield
 
 
 async def read(pipeline: FleetPipeline, number: int) -> str:

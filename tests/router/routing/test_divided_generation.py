@@ -20,6 +20,7 @@ from router.routing.generation import FleetGeneration, FleetPipeline
 from router.routing.replicas import FleetSettings, ReplicaSet
 from tests.fakes.fleet import AWAY, DEAD_ENGINE, DEAD_STUB, LOST, FakeConnection, Step, fleet_of
 from tests.tiers import examples
+from tests.waiting import until
 
 CALL = GenerationCall(request_id="chatcmpl-1", prompt="word " * 600, max_tokens=100, seed=5)
 SHORT = msgspec.structs.replace(CALL, prompt="word")
@@ -38,7 +39,7 @@ def divided(pools: str, *scripts: Sequence[Step]) -> tuple[FleetPipeline, Replic
     for replica, pool in zip(replicas.replicas, pools, strict=True):
         replica.is_loaded = True
         replica.report = EngineReport(8, 64, 8, 64, 100, 0, 16, 0, 0, False, pool=names[pool])
-    pipeline = FleetPipeline(replicas, 8192, FleetSettings(5.0), divided=DividedGeneration)
+    pipeline = FleetPipeline(replicas, 8192, FleetSettings(600.0), divided=DividedGeneration)
     return pipeline, replicas, tritons
 
 
@@ -51,8 +52,7 @@ async def text_of(generation: FleetGeneration) -> str:
 async def assert_nothing_is_left(replicas: ReplicaSet, tritons: Sequence[FakeConnection]) -> None:
     for triton in tritons:
         await triton.close()
-    if not all(replica.is_drained for replica in replicas.replicas):
-        await asyncio.sleep(2 * tritons[0].stop_timeout_s)
+    await until(lambda: all(replica.is_drained for replica in replicas.replicas))
     for replica in replicas.replicas:
         assert (replica.outstanding_tokens, replica.open_count) == (0, 0)
 
@@ -170,8 +170,7 @@ async def test_a_stop_reaches_the_prompt_and_nothing_is_answered() -> None:
     pipeline, replicas, (prefill, decode) = divided("pd", [None], HELLO)
     generation = pipeline.generate(CALL)
     reading = asyncio.ensure_future(anext(generation))
-    await asyncio.sleep(0.005)
-    assert replicas.replicas[0].outstanding_tokens > 0
+    await until(lambda: replicas.replicas[0].outstanding_tokens > 0 and prefill.requests)
     generation.stop()
     assert (await reading).finish == "cancelled"
     assert prefill.stops == ["chatcmpl-1-p1"]
@@ -184,11 +183,11 @@ async def test_a_stop_reaches_the_prompt_of_a_reader_that_has_left() -> None:
     pipeline, replicas, (prefill, decode) = divided("pd", [None], HELLO)
     generation = pipeline.generate(CALL)
     reading = asyncio.ensure_future(anext(generation))
-    await asyncio.sleep(0.005)
+    await until(lambda: prefill.requests)
     reading.cancel()
     await asyncio.wait([reading])
     generation.stop()
-    await asyncio.sleep(0.005)
+    await until(lambda: prefill.stops)
     assert prefill.stops == ["chatcmpl-1-p1"]
     assert [delta async for delta in generation] == []
     await assert_nothing_is_left(replicas, [prefill, decode])
@@ -197,7 +196,7 @@ async def test_a_stop_reaches_the_prompt_of_a_reader_that_has_left() -> None:
 async def test_a_replica_for_prompts_that_is_given_up_does_not_hold_up_the_answer() -> None:
     pipeline, replicas, (prefill, decode) = divided("pd", [None], HELLO)
     reading = asyncio.ensure_future(text_of(pipeline.generate(CALL)))
-    await asyncio.sleep(0.005)
+    await until(lambda: prefill.requests)
     replicas.replicas[0].cut_all("it says nothing")
     assert await reading == "Hello world"
     assert parts(decode) == ["whole"]

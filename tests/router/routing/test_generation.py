@@ -24,13 +24,14 @@ from router.routing.replicas import FleetSettings, Replica, ReplicaSet
 from tests.fakes.fleet import AWAY, DEAD_ENGINE, DEAD_STUB, LOST, Script, Step, fleet_of
 from tests.router.routing.answers import ANSWERS, Answer, chunks, joined
 from tests.tiers import examples
+from tests.waiting import soon, until
 
 CALL = GenerationCall(request_id="chatcmpl-1", prompt="hi", max_tokens=100, seed=5)
 UNKNOWN = "Request for unknown model: 'smol.1' is not found"
 HELLO = [Delta("Hel", 1, 5), Delta("lo", 1, 5), Delta(" world", 1, 5, "end_id")]
 
 
-def pipeline_of(replicas: ReplicaSet, wait_s: float = 5.0) -> FleetPipeline:
+def pipeline_of(replicas: ReplicaSet, wait_s: float = 600.0) -> FleetPipeline:
     return FleetPipeline(replicas, 8192, FleetSettings(wait_s))
 
 
@@ -197,23 +198,23 @@ async def test_waiting_ends_by_timeout_or_when_no_replica_is_being_revived() -> 
     replica.mark_down("a process died", time.monotonic(), reviving=True)
     with pytest.raises(InflightError, match="cannot answer"):
         await collect(pipeline_of(replicas, wait_s=0.01).generate(CALL))
-    waiting = asyncio.ensure_future(collect(pipeline_of(replicas, wait_s=30.0).generate(CALL)))
+    waiting = asyncio.ensure_future(collect(pipeline_of(replicas, wait_s=600.0).generate(CALL)))
     await asyncio.sleep(0.01)
     assert not waiting.done()
     replica.mark_down("it cannot be revived", time.monotonic(), reviving=False)
     with pytest.raises(InflightError, match="cannot answer"):
-        await asyncio.wait_for(waiting, 1)
+        await soon(waiting)
 
 
 async def test_a_stop_while_a_generation_waits_ends_it_exactly_once() -> None:
     replicas, (triton,) = fleet_of(says(*HELLO))
     replicas.replicas[0].mark_down("a process died", time.monotonic(), reviving=True)
-    generation = pipeline_of(replicas, wait_s=30.0).generate(CALL)
+    generation = pipeline_of(replicas, wait_s=600.0).generate(CALL)
     reading = asyncio.ensure_future(collect(generation))
     await asyncio.sleep(0.01)
     generation.stop()
     generation.stop()
-    assert await asyncio.wait_for(reading, 1) == [Delta("", finish="cancelled")]
+    assert await soon(reading) == [Delta("", finish="cancelled")]
     assert await collect(generation) == []
     assert triton.requests == []
     assert_nothing_is_left(replicas)
@@ -230,7 +231,7 @@ async def test_a_stop_before_the_start_never_reaches_triton() -> None:
 async def test_a_reader_that_leaves_while_a_generation_waits_leaves_nothing_behind() -> None:
     replicas, _ = fleet_of(says(*HELLO))
     replicas.replicas[0].mark_down("a process died", time.monotonic(), reviving=True)
-    generation = pipeline_of(replicas, wait_s=30.0).generate(CALL)
+    generation = pipeline_of(replicas, wait_s=600.0).generate(CALL)
     reading = asyncio.ensure_future(collect(generation))
     await asyncio.sleep(0.01)
     reading.cancel()
@@ -265,7 +266,7 @@ async def test_a_generation_stopped_when_its_process_dies_ends_as_stopped() -> N
     generation.stop()
     replicas.replicas[0].mark_down("a process died", time.monotonic(), reviving=True)
     replicas.replicas[0].cut_all("a process died")
-    assert await asyncio.wait_for(collect(generation), 1) == [Delta("", finish="cancelled")]
+    assert await soon(collect(generation)) == [Delta("", finish="cancelled")]
     assert_nothing_is_left(replicas)
     await triton.close()
 
@@ -279,7 +280,7 @@ async def test_an_interrupted_answer_is_generated_again_with_the_same_seed_on_an
         triton.script = says(Delta("Hello wo", 2, 5), Delta("rld", 1, 5, "length"))
     first.mark_down("a process died", time.monotonic(), reviving=True)
     first.cut_all("a process died")
-    got += await asyncio.wait_for(collect(generation), 1)
+    got += await soon(collect(generation))
     assert joined(got) == Answer("Hello world", 3, ())
     assert got[-1].finish == "length"
     assert replicas.replays == 1
@@ -296,7 +297,7 @@ async def test_an_answer_interrupted_on_a_replica_that_is_up_continues_there() -
     generation = pipeline_of(replicas).generate(CALL)
     got = [await generation.__anext__(), await generation.__anext__()]
     replicas.replicas[0].cut_all("the model was loaded again")
-    got += await asyncio.wait_for(collect(generation), 1)
+    got += await soon(collect(generation))
     assert got == HELLO
     assert_nothing_is_left(replicas)
 
@@ -307,10 +308,10 @@ async def test_a_replay_that_generates_different_text_fails() -> None:
     got = [await generation.__anext__(), await generation.__anext__()]
     revive_soon(replicas.replicas[0])
     with pytest.raises(InflightError) as caught:
-        await asyncio.wait_for(collect(generation), 1)
+        await soon(collect(generation))
     assert caught.value.kind is ErrorKind.ENGINE_FAILED
     assert "".join(delta.text for delta in got) == "Hello"
-    assert await asyncio.wait_for(collect(generation), 1) == []
+    assert await soon(collect(generation)) == []
     assert tritons[0].stops == ["chatcmpl-1", "chatcmpl-1-r2"], "the engine does not go on for nobody"
     assert_nothing_is_left(replicas)
     await tritons[0].close()
@@ -448,7 +449,7 @@ def test_a_stop_or_a_cut_at_any_moment_ends_a_generation_once_and_leaves_nothing
                 replica.mark_down("silent", time.monotonic(), reviving=True)
                 replica.cut_all("silent")
         generation.stop()
-        await asyncio.wait_for(asyncio.wait([reading]), 5)
+        await soon(asyncio.wait([reading]))
         await triton.close()
         got += await collect(generation)  # of one that was left before it began
         finishes = [delta.finish for delta in got if delta.finish]
@@ -458,7 +459,7 @@ def test_a_stop_or_a_cut_at_any_moment_ends_a_generation_once_and_leaves_nothing
             assert isinstance(error, InflightError)
             assert not finishes
         assert await collect(generation) == []
-        await asyncio.sleep(0 if replica.is_drained else 2 * triton.stop_timeout_s)
+        await until(lambda: replica.is_drained)
         assert_nothing_is_left(replicas)
 
     asyncio.run(play())

@@ -21,6 +21,7 @@ from router.routing.hedging import Hedges
 from router.routing.replicas import FleetSettings, ReplicaSet
 from tests.fakes.fleet import DEAD_ENGINE, DEAD_STUB, LOST, FakeConnection, Script, Step, fleet_of
 from tests.tiers import examples
+from tests.waiting import soon, until
 
 CALL = GenerationCall(request_id="chatcmpl-1", prompt="hi", max_tokens=100, seed=5)
 HELLO = [Delta("Hel", 1, 5), Delta("lo", 1, 5), Delta(" world", 1, 5, "end_id")]
@@ -47,7 +48,7 @@ def hedged(
         for _ in range(20):
             hedges.heard(1, usual_s)
     generation = partial(HedgedGeneration, hedges=hedges)
-    return FleetPipeline(replicas, 8192, FleetSettings(5.0), generation=generation), replicas, tritons
+    return FleetPipeline(replicas, 8192, FleetSettings(600.0), generation=generation), replicas, tritons
 
 
 async def text_of(generation: FleetGeneration) -> str:
@@ -59,8 +60,7 @@ async def text_of(generation: FleetGeneration) -> str:
 async def assert_nothing_is_left(replicas: ReplicaSet, tritons: Sequence[FakeConnection]) -> None:
     for triton in tritons:
         await triton.close()
-    if not all(replica.is_drained for replica in replicas.replicas):
-        await asyncio.sleep(2 * tritons[0].stop_timeout_s)
+    await until(lambda: all(replica.is_drained for replica in replicas.replicas))
     for replica in replicas.replicas:
         assert (replica.outstanding_tokens, replica.open_count) == (0, 0)
 
@@ -100,9 +100,7 @@ async def test_a_second_replica_that_fails_is_noted_and_the_first_goes_on(failur
     pipeline, replicas, tritons = hedged([None], [failure])
     generation = pipeline.generate(CALL)
     reading = asyncio.ensure_future(text_of(generation))
-    while len(asked(tritons)) < 2 and not reading.done():  # noqa: ASYNC110  # a fake has no events
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)
+    await until(lambda: not all(replica.health.is_up for replica in replicas.replicas))
     generation.stop()
     with pytest.raises((AssertionError, InflightError)):  # it ends as stopped, not as whole
         await reading
@@ -115,8 +113,7 @@ async def test_nobody_is_asked_twice_beyond_the_budget() -> None:
     calls = [msgspec.structs.replace(CALL, request_id=f"chatcmpl-{number}") for number in range(5)]
     generations = [pipeline.generate(call) for call in calls]
     readings = [asyncio.ensure_future(text_of(each)) for each in generations]
-    while len(asked(tritons)) < 5 + 1:  # noqa: ASYNC110  # a fake has no events
-        await asyncio.sleep(0.001)
+    await until(lambda: len(asked(tritons)) >= 5 + 1)
     await asyncio.sleep(0.05)
     assert len(asked(tritons)) == 5 + 1
     for each in generations:
@@ -162,7 +159,7 @@ def test_a_stop_a_cut_or_a_leave_at_any_moment_ends_it_once_and_leaves_nothing(d
                 replica.mark_down("silent", time.monotonic(), reviving=False)
                 replica.cut_all("silent")
         generation.stop()
-        await asyncio.wait_for(asyncio.wait([reading]), 5)
+        await soon(asyncio.wait([reading]))
         finishes = [delta.finish for delta in got if delta.finish]
         assert len(finishes) <= 1
         text = "".join(delta.text for delta in got)

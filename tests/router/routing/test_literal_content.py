@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from python_backend.text.literal_encoder import LiteralEncoder
 from router.core.generation import LITERAL_MARK, unmarked
 from router.routing.chat_template import ChatTemplate, TokenizerFile
+from tests.pace import patience
 from tests.text.corpus import TEXTS
 from tests.text.tokenizer_kinds import byte_fallback_backend, byte_level_backend, metaspace_backend
 
@@ -246,4 +247,4 @@ def test_a_text_made_to_be_searched_slowly_takes_no_longer_than_others() -> None
     template = ChatTemplate("{{ messages[0].content }}", None, tokenizer)
     began_s = time.process_time()
     template.render([{"role": "user", "content": "<" * 1_000_000}])
-    assert time.process_time() - began_s < 1.0  # 0.03 s; by one alternative after the other 3 s
+    assert time.process_time() - began_s < patience(1.0)  # 0.03 s; by one alternative after the other 3 s

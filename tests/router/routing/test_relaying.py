@@ -22,6 +22,7 @@ from router.triton.messages import read_delta
 from tests.fakes.fleet import DEAD_STUB, LOST, Script, fleet_of
 from tests.router.routing.test_generation import HELLO, assert_nothing_is_left, in_turn, revive_soon, says
 from tests.router.triton.test_embeddings import answer as embedding_response
+from tests.waiting import soon, until
 
 TENSORS = Manifest("resnet", 2, Kind.TENSORS, ("resnet.2",))
 TEXTS = EmbeddingCall(["a text", "another"], 3, 20)
@@ -42,7 +43,7 @@ def whole(*steps: Any) -> Script:
 
 
 def relay_of(replicas: ReplicaSet) -> Any:
-    return FleetPipeline(replicas, 8192, FleetSettings(5.0)).relay(request())
+    return FleetPipeline(replicas, 8192, FleetSettings(600.0)).relay(request())
 
 
 async def texts(generation: Any) -> list[str]:
@@ -60,7 +61,7 @@ async def test_a_trace_records_each_attempt() -> None:
     script = in_turn([DEAD_STUB], HELLO)
     replicas, _ = fleet_of(script, script)
     trace = Trace("GET", {}, TraceContext(1, 2, True))
-    relay = FleetPipeline(replicas, 8192, FleetSettings(5.0)).relay(request(), trace)
+    relay = FleetPipeline(replicas, 8192, FleetSettings(600.0)).relay(request(), trace)
     assert await texts(relay) == ["Hel", "lo", " world"]
     assert [attempt.failure for attempt in trace.attempts] == ["stub_dead", ""]
 
@@ -106,18 +107,18 @@ def in_turn_whole(*failures: GrpcError) -> Script:
 async def test_an_interrupted_embedding_waits_for_its_replica() -> None:
     replicas, _ = fleet_of(in_turn([None], [embedding_response().SerializeToString()]))
     asking = asyncio.ensure_future(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"))
-    await asyncio.sleep(0.005)
     (replica,) = replicas.replicas
+    await until(lambda: replica.outstanding_tokens > 0)
     assert replica.outstanding_tokens == 20
     revive_soon(replica)
-    assert (await asyncio.wait_for(asking, 1)).tokens == [4, 5]
+    assert (await soon(asking)).tokens == [4, 5]
     assert_nothing_is_left(replicas)
 
 
 async def test_a_cancelled_call_leaves_nothing_behind() -> None:
     replicas, _ = fleet_of(whole(None))
     asking = asyncio.ensure_future(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"))
-    await asyncio.sleep(0.005)
+    await until(lambda: replicas.replicas[0].outstanding_tokens > 0)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
@@ -128,7 +129,7 @@ async def test_with_no_replica_available_a_call_fails_at_once() -> None:
     replicas, _ = fleet_of(whole(LOST))
     for _ in range(2):
         with pytest.raises(InflightError) as caught:
-            await asyncio.wait_for(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"), 1)
+            await soon(FleetEmbedder(replicas).embed(TEXTS, "embd-1", "local"))
         assert caught.value.kind is ErrorKind.ENGINE_FAILED
     assert not await FleetEmbedder(replicas).ready()
 
@@ -194,7 +195,7 @@ async def test_a_decoupled_model_is_stopped_by_cancelling_its_call() -> None:
     stream = FleetTensors(replicas).stream(request())
     assert read_delta(await stream.__anext__()).text == "Hel"
     stream.stop()
-    assert await asyncio.wait_for(texts(stream), 1) == []
+    assert await soon(texts(stream)) == []
     assert triton.stops == [], "no engine that could be asked"
     assert_nothing_is_left(replicas)
 
@@ -211,4 +212,4 @@ async def test_a_relayed_request_waits_for_a_replica_that_is_being_revived() -> 
     reading = asyncio.ensure_future(texts(relay_of(replicas)))
     await asyncio.sleep(0.005)
     replicas.replicas[0].mark_up(time.monotonic())
-    assert await asyncio.wait_for(reading, 1) == ["Hel", "lo", " world"]
+    assert await soon(reading) == ["Hel", "lo", " world"]

@@ -17,10 +17,11 @@ from router.routing.replicas import Fleet, FleetSettings, ReplicaSet
 from router.triton.server import TritonServer
 from tests.fakes.fleet import MANIFEST
 from tests.fakes.triton_server import FakeTriton, Reply
+from tests.waiting import soon, until
 
 WORDS = [f"w{number} " for number in range(20)]
 TOLD = 5  # words, before an answer waits for its rest
-LIMIT_S = 30.0
+AWAY_S = 600.0
 
 
 class Servers:
@@ -46,7 +47,7 @@ async def closing() -> AsyncIterator[AsyncExitStack]:
 
 
 async def fleet(
-    closing: AsyncExitStack, servers: Servers, count: int, restart_s: float = LIMIT_S
+    closing: AsyncExitStack, servers: Servers, count: int, restart_s: float = AWAY_S
 ) -> tuple[ReplicaSet, list[FakeTriton]]:
     fakes = [await FakeTriton(servers.tell).start() for _ in range(count)]
     tritons = [TritonServer(f"s{index}", fake.url) for index, fake in enumerate(fakes)]
@@ -60,7 +61,7 @@ async def fleet(
 class Reader:
     """One answer, as far as it was told."""
 
-    def __init__(self, replicas: ReplicaSet, number: int, wait_s: float = LIMIT_S) -> None:
+    def __init__(self, replicas: ReplicaSet, number: int, wait_s: float = AWAY_S) -> None:
         call = GenerationCall(request_id=f"r{number}", prompt=f"prompt {number}", max_tokens=20, seed=number)
         self._generation = FleetPipeline(replicas, 8192, FleetSettings(wait_s)).generate(call)
         self._words = 0
@@ -85,7 +86,7 @@ async def test_all_answers_are_whole_when_one_of_two_servers_dies(closing: Async
     assert all(replica.open_count for replica in replicas.replicas)
     await fakes[0].stop()
     servers.go_on.set()
-    texts = await asyncio.wait_for(asyncio.gather(*(each.reading for each in readers)), LIMIT_S)
+    texts = await soon(asyncio.gather(*(each.reading for each in readers)))
     assert texts == ["".join(WORDS)] * 20
     assert replicas.replays > 0
     assert not replicas.replicas[0].health.is_up
@@ -100,12 +101,11 @@ async def test_the_answers_of_an_only_server_go_on_when_it_is_back_and_new_ones_
     readers = [Reader(replicas, number) for number in range(3)]
     await asyncio.gather(*(each.is_waiting.wait() for each in readers))
     await fake.stop()
-    while replicas.replicas[0].health.is_up:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: not replicas.replicas[0].health.is_up)
     readers.append(Reader(replicas, 3))
     servers.go_on.set()
     await fake.start()
-    texts = await asyncio.wait_for(asyncio.gather(*(each.reading for each in readers)), LIMIT_S)
+    texts = await soon(asyncio.gather(*(each.reading for each in readers)))
     assert texts == ["".join(WORDS)] * 4
     assert replicas.replays == 3
 
@@ -119,12 +119,12 @@ async def test_a_server_that_does_not_come_back_is_waited_for_once_and_then_refu
     began_s = time.monotonic()
     await fake.stop()
     with pytest.raises(InflightError) as caught:
-        await asyncio.wait_for(first.reading, LIMIT_S)
+        await soon(first.reading)
     assert caught.value.kind is ErrorKind.ENGINE_FAILED
     assert time.monotonic() - began_s >= 0.9
     assert not replicas.is_coming_back
     with pytest.raises(InflightError):  # none waits that comes later, or that tries in vain
-        await asyncio.wait_for(Reader(replicas, 2).reading, LIMIT_S)
+        await soon(Reader(replicas, 2).reading)
     assert not replicas.is_coming_back
 
 
@@ -132,4 +132,4 @@ async def test_nobody_waits_for_a_server_that_was_never_there(closing: AsyncExit
     replicas, (fake,) = await fleet(closing, Servers(), 1)
     await fake.stop()
     with pytest.raises(InflightError):
-        await asyncio.wait_for(Reader(replicas, 1).reading, LIMIT_S / 2)
+        await soon(Reader(replicas, 1).reading)

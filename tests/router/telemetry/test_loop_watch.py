@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
 
 from router.telemetry.loop_watch import LoopWatch
 from router.telemetry.values import Observations
+from tests.waiting import until
 
 BOUNDS = (0.15,)
 
 
 async def observed(stalls: Observations, count: int) -> None:
-    while sum(stalls.counts) < count:  # noqa: ASYNC110 - counted by a thread
-        await asyncio.sleep(0.005)
+    await until(lambda: sum(stalls.counts) >= count)
 
 
 def hold_up_everybody(seconds: float) -> None:
@@ -38,7 +39,7 @@ async def test_a_stopped_watch_observes_nothing_more() -> None:
     watch.start()
     await observed(stalls, 1)
     watch.stop()
-    await asyncio.sleep(0.05)
+    await until(lambda: not any(each.name == "loop-watch" for each in threading.enumerate()))
     seen = sum(stalls.counts)
     await asyncio.sleep(0.05)
     assert sum(stalls.counts) == seen

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.telemetry.redaction import redact
+from tests.pace import patience
 from tests.router.telemetry.planted import heart_of, planted
 from tests.tiers import examples
 
@@ -82,4 +83,4 @@ def test_redaction_takes_linear_time(piece: str) -> None:
     """A pattern that backtracks would take minutes; a slow machine needs a second."""
     began_s = time.process_time()
     redact(piece * (200_000 // len(piece)) + "@", addresses=True)
-    assert time.process_time() - began_s < 10
+    assert time.process_time() - began_s < patience(10)

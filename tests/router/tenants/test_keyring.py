@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from router.core.tenant import Caller
 from router.tenants import keys
 from router.tenants.keys import Keyring, Reason, Refused
+from tests.pace import patience
 from tests.router.tenants.values import NOW_S, PEPPER, caller
 
 
@@ -130,7 +131,7 @@ def test_a_verification_takes_microseconds_whatever_is_presented() -> None:
     ring.replace("org-2", [known])
     for presented in (text, text[:-1] + "-", "ik-" + "a" * 49, "x" * 100_000):
         best_s = min(_seconds(ring, presented) for _ in range(20))
-        assert best_s < 30e-6, f"{best_s * 1e6:.1f} us"
+        assert best_s < patience(30e-6), f"{best_s * 1e6:.1f} us"
 
 
 def _seconds(ring: Keyring, presented: str) -> float:
@@ -159,7 +160,7 @@ def test_who_starts_while_another_makes_the_pepper_gets_the_same_one(tmp_path: P
         assert not wait([waiting], 0.05).done
         being_made.write(b"p" * 32)
         being_made.close()
-        assert waiting.result(10) == b"p" * 32
+        assert waiting.result(patience(30)) == b"p" * 32
 
 
 def test_the_same_key_has_another_digest_under_another_pepper() -> None:

@@ -21,6 +21,7 @@ from router.store.schema import usage as usage_table
 from router.tenants.spool import SpoolInUse, UsageSpool, from_line, read_segment, to_line
 from router.tenants.treasury import Treasury
 from tests.router.tenants.values import MONTH, usage
+from tests.waiting import wait_until
 
 KILLS = 24
 
@@ -87,9 +88,7 @@ def test_an_appended_record_is_on_disk_soon_and_in_the_store_when_delivered(
 ) -> None:
     spool.start()
     spool.append(usage("request-1"))
-    deadline_s = time.monotonic() + 30
-    while spool.pending and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    wait_until(lambda: not spool.pending)
     assert spool.bytes > 0
     store = FakeStore()
     assert spool.deliver(store.charge) == 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from router.tenants.rbac import SYSTEM, Actor
 from router.tenants.tenancy import Tenancy, TenancySettings
 from tests.router.tenants.postgres import Postgres
 from tests.router.tenants.values import MONTH, PEPPER, usage
+from tests.waiting import soon, until
 
 
 @pytest.fixture
@@ -35,13 +36,6 @@ async def pair(store_url: str, tmp_path: Path) -> AsyncIterator[tuple[Tenancy, T
     yield both[0], both[1]
     for tenancy in both:
         tenancy.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        await asyncio.sleep(0.01)
 
 
 def set_up(do: Administration) -> tuple[str, str, str]:
@@ -141,7 +135,7 @@ async def test_a_store_that_hangs_does_not_block_requests(
     monkeypatch.setattr("router.tenants.tenancy._LEASE_WAIT_S", 0.05)
     store_answers = threading.Event()
     one.worker.submit(store_answers.wait)
-    refusal = await asyncio.wait_for(one.reserve(known(one, text), tokens=10, cost=100), 5)
+    refusal = await soon(one.reserve(known(one, text), tokens=10, cost=100))
     assert isinstance(refusal, Refusal)
     assert refusal.limit is Limit.LEASE
     store_answers.set()

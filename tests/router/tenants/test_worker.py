@@ -3,20 +3,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
 import pytest
 
 from router.tenants.worker import Chore, Worker
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
+from tests.pace import patience
+from tests.waiting import wait_until
 
 
 def test_calls_run_in_order_and_return_a_value_or_an_error() -> None:
@@ -45,7 +39,7 @@ def test_submitting_a_call_never_waits_for_the_one_before() -> None:
     second_cancelled = worker.submit(lambda: 3)
     assert second_cancelled.cancel()
     go_on.set()
-    assert (first.result(5), second.result(5)) == (True, 2)
+    assert (first.result(patience(30)), second.result(patience(30))) == (True, 2)
     worker.stop(5)
 
 
@@ -62,10 +56,10 @@ def test_a_chore_that_fails_is_logged_once_retried_later_and_visible_outside(
 
     worker = Worker([Chore("knocking", 0.01, chore)])
     worker.start()
-    until(lambda: len(runs) >= 3)
+    wait_until(lambda: len(runs) >= 3)
     assert not worker.is_well
     works.set()
-    until(lambda: worker.is_well)
+    wait_until(lambda: worker.is_well)
     worker.stop(5)
     texts = [record.getMessage() for record in caplog.records]
     assert texts[0] == "knocking failed and will be retried: away"

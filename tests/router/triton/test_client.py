@@ -9,6 +9,7 @@ from python_backend.wire.errors import ErrorKind, InflightError
 from router.core.generation import Delta, GenerationCall
 from router.triton.client import TritonConnection, TritonPipeline
 from tests.fakes.triton_server import FakeTriton, Reply, story
+from tests.waiting import soon, until
 
 CALL = GenerationCall(request_id="chatcmpl-1", prompt="hi", max_tokens=3, seed=1)
 
@@ -21,10 +22,15 @@ async def triton() -> AsyncIterator[FakeTriton]:
 
 
 @pytest.fixture
-async def pipeline(triton: FakeTriton) -> AsyncIterator[TritonPipeline]:
-    connection = TritonConnection(triton.url, stop_timeout_s=0.5)
-    yield TritonPipeline(connection, "ensemble", "tensorrt_llm")
-    await connection.close()
+async def connection(triton: FakeTriton) -> AsyncIterator[TritonConnection]:
+    made = TritonConnection(triton.url, stop_timeout_s=60.0)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def pipeline(connection: TritonConnection) -> TritonPipeline:
+    return TritonPipeline(connection, "ensemble", "tensorrt_llm")
 
 
 async def collect(pipeline: TritonPipeline) -> list[Delta]:
@@ -105,7 +111,7 @@ async def test_an_unreachable_triton_is_unavailable() -> None:
 async def test_a_triton_that_dies_in_mid_stream_ends_the_request(
     triton: FakeTriton, pipeline: TritonPipeline
 ) -> None:
-    triton.script = lambda request: [Reply("a"), Reply("b", pause_s=30)]
+    triton.script = lambda request: [Reply("a"), Reply("b", pause_s=3600)]
     generation = pipeline.generate(CALL)
     assert (await generation.__anext__()).text == "a"
     await triton.stop()
@@ -157,32 +163,37 @@ async def test_a_stop_before_the_start_never_reaches_triton(
 
 
 async def test_an_engine_that_ignores_stops_is_given_up(
-    triton: FakeTriton, pipeline: TritonPipeline, caplog: pytest.LogCaptureFixture
+    triton: FakeTriton,
+    connection: TritonConnection,
+    pipeline: TritonPipeline,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    connection.stop_timeout_s = 0.5
     triton.deaf_to_stops = 1000
-    triton.script = lambda request: [Reply("a"), Reply("b", pause_s=30)]
+    triton.script = lambda request: [Reply("a"), Reply("b", pause_s=3600)]
     generation = pipeline.generate(CALL)
     await generation.__anext__()
     generation.stop()
     with pytest.raises(InflightError) as caught:
-        await asyncio.wait_for(generation.__anext__(), 5)
+        await soon(generation.__anext__())
     assert caught.value.kind is ErrorKind.CANCELLED
     assert [delta async for delta in generation] == []
     assert "did not stop within 0.5 s" in caplog.text
 
 
 async def test_a_stream_left_open_after_the_answer_is_given_up(
-    triton: FakeTriton, pipeline: TritonPipeline
+    triton: FakeTriton, connection: TritonConnection, pipeline: TritonPipeline
 ) -> None:
-    triton.script = lambda request: [*story("a"), Reply("never", pause_s=30)]
-    deltas = await asyncio.wait_for(collect(pipeline), 5)
+    connection.stop_timeout_s = 0.5
+    triton.script = lambda request: [*story("a"), Reply("never", pause_s=3600)]
+    deltas = await soon(collect(pipeline))
     assert [delta.text for delta in deltas] == ["a"]
 
 
 async def test_cancelling_the_reader_is_propagated(triton: FakeTriton, pipeline: TritonPipeline) -> None:
-    triton.script = lambda request: [Reply("a", pause_s=30)]
+    triton.script = lambda request: [Reply("a", pause_s=3600)]
     reading = asyncio.ensure_future(collect(pipeline))
-    await asyncio.wait_for(triton.began.wait(), 5)
+    await soon(triton.began.wait())
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -191,16 +202,15 @@ async def test_cancelling_the_reader_is_propagated(triton: FakeTriton, pipeline:
 async def test_a_stop_after_the_reader_was_cancelled_still_reaches_the_engine(
     triton: FakeTriton, pipeline: TritonPipeline
 ) -> None:
-    triton.script = lambda request: [Reply("a", pause_s=30)]
+    triton.script = lambda request: [Reply("a", pause_s=3600)]
     generation = pipeline.generate(CALL)
     reading = asyncio.ensure_future(generation.__anext__())
-    await asyncio.wait_for(triton.began.wait(), 5)
+    await soon(triton.began.wait())
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
     generation.stop()
-    while triton.running:  # noqa: ASYNC110  # a count cannot be waited for
-        await asyncio.sleep(0.01)
+    await until(lambda: not triton.running)
     assert set(triton.stops) == {"chatcmpl-1"}
     assert [delta async for delta in generation] == []
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from simulator.fleet import compiling
+from tests.pace import patience
 
 SCRIPT = "from simulator.fleet.choice import least_loaded; print(least_loaded.stats.cache_path)"
 
@@ -20,7 +21,7 @@ def cache_path_in(folder: Path, kept: Path) -> Path:
         env=os.environ | {"NUMBA_CACHE_DIR": str(kept), "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=True,
     )
     return Path(ended.stdout.strip())

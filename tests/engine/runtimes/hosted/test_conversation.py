@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from python_backend.engine.runtimes.hosted.conversation import Conversation
 from python_backend.engine.runtimes.hosted.host import Asked
 from python_backend.engine.runtimes.hosted.iterations import Iterations
 from python_backend.engine.runtimes.hosted.news import News
+from tests.waiting import wait_until
 
 
 class Mute:
@@ -43,17 +43,10 @@ class Mute:
         return None
 
 
-def waits_until(condition: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.005)
-    return condition()
-
-
 def test_a_package_that_says_nothing_while_it_is_busy_has_failed() -> None:
     conversation = Conversation(Mute(), 0.01, 0.1)
     conversation.ask({})
-    assert waits_until(lambda: conversation.failure is not None)
+    wait_until(lambda: conversation.failure is not None)
     assert conversation.failure == "the package has not responded for 0 s"
     conversation.close()
 
@@ -61,7 +54,7 @@ def test_a_package_that_says_nothing_while_it_is_busy_has_failed() -> None:
 def test_iterations_count_as_words() -> None:
     conversation = Conversation(Mute(iterates=True), 0.01, 1.0)
     conversation.ask({})
-    assert waits_until(lambda: conversation.iterations.count > 5)
+    wait_until(lambda: conversation.iterations.count > 5)
     assert conversation.failure is None
     conversation.close()
 
@@ -70,7 +63,7 @@ def test_closing_aborts_what_runs() -> None:
     host = Mute()
     conversation = Conversation(host, 0.01, 60)
     asked = conversation.ask({})
-    assert waits_until(lambda: asked.handle is not None)
+    wait_until(lambda: asked.handle is not None)
     conversation.close()
     assert host.aborted == [asked]
 
@@ -80,7 +73,7 @@ def test_a_package_that_does_not_give_an_adapter_back_goes_on() -> None:
     conversation = Conversation(host, 0.01, 60)
     conversation.drop_adapter("sql")
     asked = conversation.ask({})
-    assert waits_until(lambda: asked.handle is not None)
+    wait_until(lambda: asked.handle is not None)
     assert host.dropped == ["sql"]
     assert conversation.failure is None
     conversation.close()

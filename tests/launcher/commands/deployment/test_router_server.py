@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,6 +25,8 @@ from launcher.console import StackConsole
 from launcher.packaging.models.checkpoint import Checkpoint
 from launcher.packaging.models.fingerprint import Fingerprint
 from launcher.stack.router_process import BuiltIn, Served, served
+from tests.pace import patience
+from tests.waiting import wait_until
 
 LIMIT_S = 40.0
 
@@ -46,15 +47,16 @@ class Router:
         return self._output.read_text()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + LIMIT_S
-        while not condition():
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline_s, self.output
-            time.sleep(0.05)
+        wait_until(
+            lambda: condition() or self.process.poll() is not None, lambda: self.output, LIMIT_S
+        )
+        assert self.process.poll() is None, self.output
 
     def models(self) -> list[str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/models", timeout=5) as response:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/v1/models", timeout=patience(5)
+            ) as response:
                 return [model["id"] for model in json.load(response)["data"]]
         except OSError:
             return []
@@ -62,7 +64,7 @@ class Router:
     def is_ready(self) -> bool | None:
         """None where nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=patience(5)):
                 return True
         except urllib.error.HTTPError:
             return False
@@ -99,7 +101,7 @@ def test_a_router_waits_for_tritons_model_facts_and_follows_their_changes(
     router.until(lambda: router.models() == ["second"])
     assert "What Triton serves has changed: restarting the router." in router.output
     router.process.terminate()
-    assert router.process.wait(LIMIT_S) == 0, router.output
+    assert router.process.wait(patience(LIMIT_S)) == 0, router.output
     assert "INFO router.server stopped" in router.output, "the router's log is the container's"
 
 
@@ -108,7 +110,7 @@ def test_a_stop_while_the_router_waits_names_the_signal(tmp_path: Path, routers:
     routers.append(router)
     router.until(lambda: "Waiting for" in router.output)
     router.process.terminate()
-    assert router.process.wait(LIMIT_S) == 128 + signal.SIGTERM
+    assert router.process.wait(patience(LIMIT_S)) == 128 + signal.SIGTERM
 
 
 def test_a_router_finds_all_servers_that_were_started_with_the_one_it_is_told() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from launcher.settings import SettingsError
 from launcher.stack.triton_door import tls_door
 from launcher.stack.triton_server import TritonServer
 from tests.launcher.stand_ins.project import write_project
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -141,10 +141,7 @@ def test_a_containers_child_output_is_echoed_to_its_log_and_remembered(
         [sys.executable, "-X", "utf8", "-c", program], os.environ, tmp_path / "not-written.log"
     )
     child.start()
-    deadline_s = time.monotonic() + 30
-    while child.running:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    wait_until(lambda: not child.running)
     assert sorted(child.log_lines()) == sorted(["one", "twö", "\ufffd"])
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(child.log_lines())
     assert not child.log_path.exists()

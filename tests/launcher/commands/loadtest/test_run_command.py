@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from launcher.commands.loadtest.summary import complaints, show
 from launcher.commands.main import app
 from loadtest.results import LoadRun, RequestResult, Slo
 from tests.fakes.openai_server import TimedApi, timed_api
+from tests.pace import patience
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -81,12 +82,10 @@ def test_ctrl_c_ends_a_run_with_a_report_of_what_was_measured(tmp_path: Path) ->
         process = subprocess.Popen(
             [*command, "--url", api.url, "--out", str(tmp_path)], stdout=subprocess.PIPE, text=True
         )
-        deadline_s = time.monotonic() + 60
-        while len(api.bodies) < 10 and time.monotonic() < deadline_s:
-            assert process.poll() is None
-            time.sleep(0.1)
+        wait_until(lambda: len(api.bodies) >= 10 or process.poll() is not None, limit_s=60)
+        assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=patience(60))
     assert process.returncode == 0, said
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["name"] == "cut short"

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from launcher.commands.top import add_to
 from launcher.commands.top.metrics_pages import metrics_url
 from tests.launcher.commands.top.test_view import NEW
+from tests.pace import patience
 from tests.router.running import running_router
 
 
@@ -126,8 +127,8 @@ def test_top_refreshes_on_a_terminal_until_q(tmp_path: object) -> None:
         os.write(ours, b"q")
         reader = threading.Thread(target=_read_all, args=(ours,), daemon=True)
         reader.start()
-        assert process.wait(timeout=20) == 0
-        reader.join(5)
+        assert process.wait(timeout=patience(20)) == 0
+        reader.join(patience(20))
         os.close(ours)
 
 

@@ -31,7 +31,7 @@ async def main(data_dir: Path) -> None:
             counts = (await client.openai.batches.retrieve(batch.id)).request_counts
             return 0 if counts is None else counts.completed
 
-        await router.until_async(completed, ANSWERED, timeout_s=30)
+        await router.until_async(completed, ANSWERED)
         await router.until(lambda: len(router.pipeline.calls) == ANSWERED + settings.concurrency)
         print(batch.id, flush=True)
         await asyncio.sleep(60)

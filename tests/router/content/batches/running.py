@@ -15,10 +15,11 @@ from openai.types import Batch
 
 from router.content.batches.runner import BatchRunner, BatchSettings
 from router.store.database import StoreAccess
+from tests.pace import is_over, patience
 from tests.router.running import MODEL, QUESTION, RunningRouter
 
 CHAT = "/v1/chat/completions"
-QUICK = BatchSettings(concurrency=4, lease_s=5.0, poll_s=0.02)
+QUICK = BatchSettings(concurrency=4, lease_s=patience(5.0), poll_s=0.02)
 OVER = ("failed", "completed", "expired", "cancelled")
 
 
@@ -47,10 +48,10 @@ class BatchClient:
             input_file_id=await self.upload(content), endpoint=endpoint, completion_window="24h"
         )
 
-    async def until_over(self, batch: Batch, timeout_s: float = 20.0) -> Batch:
-        deadline_s = time.monotonic() + timeout_s
+    async def until_over(self, batch: Batch, limit_s: float = 30.0) -> Batch:
+        began_s = time.monotonic()
         while batch.status not in OVER:
-            assert time.monotonic() < deadline_s, batch
+            assert not is_over(began_s, limit_s), batch
             await asyncio.sleep(0.02)
             batch = await self.openai.batches.retrieve(batch.id)
         return batch
@@ -82,4 +83,4 @@ async def batch_runner(router: RunningRouter, settings: BatchSettings = QUICK) -
     try:
         yield runner
     finally:
-        await runner.stop(grace_s=1.0)
+        await runner.stop(grace_s=patience(1.0))

@@ -21,6 +21,7 @@ from router.core.objective import Objective
 from router.routing.replicas import Fleet, Replica
 from router.triton.server import TritonServer
 from tests.fakes.triton_server import FakeTriton
+from tests.waiting import until
 
 MANIFEST = Manifest("smol", 1, Kind.TEXT, ("smol.1.tensorrt_llm", "smol.1"), "smol.1.tensorrt_llm")
 REPORT = EngineReport(
@@ -161,7 +162,7 @@ async def test_engine_reports_go_on_after_an_unexpected_error(
         asking = EngineReports(there.fleet, fail)
         with caplog.at_level(logging.ERROR):
             task = asyncio.create_task(asking.run())
-            await asyncio.wait([task], timeout=0.2)
+            await until(lambda: there.triton.reports > 1 and "the objectives are lost" in caplog.text)
             task.cancel()
             await asyncio.wait([task])
         assert there.triton.reports > 1

@@ -14,6 +14,7 @@ from router.store.database import Store, StoreAccess
 from router.tenants.rbac import SYSTEM
 from tests.router.control.releases.values import MODEL, manifest
 from tests.router.control.releases.values import office as releases
+from tests.waiting import soon
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ async def test_while_the_store_is_unreachable_the_known_objectives_hold(
 
     monkeypatch.setattr(access, "read", read)
     running = asyncio.create_task(publisher.run())
-    await asyncio.wait_for(tried.wait(), 10)
+    await soon(tried.wait())
     running.cancel()
     await asyncio.wait([running])
     assert published.objective_of(MODEL, Tier.STANDARD).first_token_s == 0.5

@@ -17,6 +17,7 @@ from router.core.objective import Metric
 from router.store.database import StoreAccess
 from router.store.schema import objective_figures
 from tests.router.tenants.values import NOW_S
+from tests.waiting import soon
 
 MODEL = "smol"
 
@@ -134,7 +135,7 @@ async def test_the_recorder_goes_on_after_an_unexpected_error(
     monkeypatch.setattr(ObjectiveRecorder, "_every_s", 0.001)
     monkeypatch.setattr(recorder, "write", fail)
     running = asyncio.create_task(recorder.run())
-    await asyncio.wait_for(again.wait(), 5.0)
+    await soon(again.wait())
     monkeypatch.undo()
     running.cancel()
     await asyncio.wait([running])

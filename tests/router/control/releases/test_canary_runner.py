@@ -29,6 +29,7 @@ from router.store.database import Store, StoreAccess, read_counters
 from router.store.schema import arm_figures, shadow_figures
 from tests.router.control.releases.values import MODEL, find, manifest, office, put
 from tests.router.tenants.values import NOW_S
+from tests.waiting import until
 
 PLAN = Plan(weights=(0.1, 0.5, 1.0), min_requests=20, min_duration_s=30)
 GOLDEN = (GoldenPrompt("2+2", contains="4"),)
@@ -379,9 +380,12 @@ async def test_golden_prompts_that_fail_twice_keep_a_canary_from_any_traffic(sta
     stage.golden.wrong = [[Wrong("'2+2' got '5'")], [Wrong("'2+2' got '6'")]]
     stage.begin(golden=GOLDEN)
     put(stage.store, 2, State.READY)
-    await stage.tick()
-    await asyncio.sleep(0.01)
-    ended = await stage.tick()
+
+    async def is_over() -> bool:
+        return (await stage.tick()).state.is_over
+
+    await until(is_over)
+    ended = stage.rollout
     assert ended.state is RolloutState.ROLLED_BACK
     assert ended.reason == "golden prompts: 1 failed, 0 allowed ('2+2' got '6')"
     assert stage.split().arms == ((1, 1.0),)

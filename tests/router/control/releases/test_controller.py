@@ -21,7 +21,9 @@ from router.control.releases.writes import last_seen
 from router.core.manifest import Kind, Manifest
 from router.store.database import Store, StoreAccess
 from tests.fakes.controlled_fleet import FakeFleet, FakeReplica, FakeReplicaSet, FakeServer
+from tests.pace import patience
 from tests.router.control.releases.values import MODEL, built_in, find, manifest, office, written
+from tests.waiting import until
 
 SETTINGS = ControlSettings(0.01, 1.0, 2.0, 120.0, LeaseTimes(10.0, 3.0, 2.0))
 
@@ -77,14 +79,6 @@ class World:
         return self.fleet.servers[0]
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it never was")
-
-
 async def settle(*controllers: Controller, turns: int = 8) -> None:
     """Turn after turn, with the jobs that each begins."""
     for _ in range(turns):
@@ -93,7 +87,7 @@ async def settle(*controllers: Controller, turns: int = 8) -> None:
             each._look_again_s = 0.0
             await each.turn()
             if jobs := list(each._jobs.values()):
-                await asyncio.wait(jobs, timeout=30)
+                await asyncio.wait(jobs, timeout=patience(30))
             await asyncio.sleep(0)
 
 
@@ -192,9 +186,9 @@ async def test_a_stale_reading_from_before_a_load_ended_is_not_acted_upon(world:
         control.may_tell.clear()
         controller._look_again_s = 0.0
         slow = asyncio.create_task(controller.turn())
-        await asyncio.sleep(0.05)
+        await until(lambda: control.is_telling)
         control.may_load.set()
-        await asyncio.wait(list(controller._jobs.values()), timeout=5)
+        await asyncio.wait(list(controller._jobs.values()), timeout=patience(30))
         await asyncio.sleep(0)
         assert world.state(1) is State.READY
         control.may_tell.set()
@@ -559,8 +553,8 @@ async def test_two_routers_never_control_releases_at_once(lite: Store, tmp_path:
     fleet.servers[0].control.may_load.clear()
     await first.beat()
     await first.turn()
-    await asyncio.sleep(0.05)
-    loading = asyncio.wait(list(first._jobs.values()), timeout=5)
+    await until(lambda: any(each.startswith("load ") for each in fleet.servers[0].control.told))
+    loading = asyncio.wait(list(first._jobs.values()), timeout=patience(30))
     # The second waits for as long as the first renews its lease, and takes over when it has lapsed.
     for _ in range(6):
         worlds[0].now_s, worlds[1].now_s = worlds[0].now_s + 3.0, worlds[1].now_s + 3.0
@@ -596,7 +590,7 @@ async def test_a_state_written_after_control_was_lost_is_dropped(world: World) -
         await second.beat()
         first._lease._held_until_s = world.now_s + 100  # as if its clock had stood still
         world.one.control.may_load.set()
-        await asyncio.wait(list(first._jobs.values()), timeout=5)
+        await asyncio.wait(list(first._jobs.values()), timeout=patience(30))
         assert world.state(1) is State.LOADING
         assert world.warmed == []
         await settle(second)
@@ -647,10 +641,13 @@ async def test_only_the_router_in_control_runs_canaries(world: World) -> None:
         await asyncio.sleep(0)
         assert (first.ticks, second.ticks) == (1, 0), "one at a time"
         held.set()
-        await asyncio.sleep(0.01)
-        await one.turn()
-        await asyncio.sleep(0)
-        assert first.ticks == 2
+
+        async def ticks_again() -> bool:
+            await one.turn()
+            await asyncio.sleep(0)
+            return first.ticks == 2
+
+        await until(ticks_again)
 
 
 async def test_a_tick_that_fails_does_not_stop_the_controller(world: World) -> None:

@@ -19,6 +19,7 @@ from router.triton.server import TritonServer
 from tests.fakes.fleet import FakeServer
 from tests.fakes.pipeline import FakePipeline
 from tests.router.control.releases.values import MODEL, manifest, office, put
+from tests.waiting import until
 
 
 class Work:
@@ -123,8 +124,7 @@ async def test_while_the_store_is_unreachable_the_known_releases_are_served(
 
     monkeypatch.setattr(shelf.access, "read", read)
     running = asyncio.create_task(shelf.publisher.run())
-    while reads < 3:  # noqa: ASYNC110  # there is nothing to be told by
-        await asyncio.sleep(0.001)
+    await until(lambda: reads >= 3)
     running.cancel()
     await asyncio.wait([running])
     assert shelf.served == {1}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -19,6 +18,7 @@ from router.routing.split import Shadow
 from tests.fakes.embedder import LIMITS, FakeEmbedder
 from tests.fakes.pipeline import FakePipeline, words
 from tests.router.running import EMBEDDER, MODEL, RunningRouter, running_router
+from tests.waiting import soon
 
 
 def shadow(router: RunningRouter, share: float = 1.0) -> FakePipeline:
@@ -192,7 +192,7 @@ async def test_the_router_does_not_wait_for_shadows_when_it_stops(router: Runnin
     pipeline = shadow(router)
     pipeline.script = lambda call: [None]
     await router.chat()
-    await asyncio.wait_for(shadows(router).close(), 2)
+    await soon(shadows(router).close())
     assert pipeline.generations[0].stopped
 
 

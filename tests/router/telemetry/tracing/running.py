@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from dataclasses import dataclass
 from router.telemetry.tracing.otlp import OtlpOutlet
 from router.telemetry.tracing.tracer import Tracer
 from tests.fakes.collector import SERVER, Collector, Seen, collecting
+from tests.waiting import until
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01"
@@ -29,10 +28,7 @@ class Tracing:
             counts = self.outlet.counts
             return len(self._servers()) >= count and self.outlet.queued == 0 and counts.sent == counts.taken
 
-        deadline_s = time.monotonic() + 30
-        while not are_all():
-            assert time.monotonic() < deadline_s, f"the spans did not come: {self.collector.spans}"
-            await asyncio.sleep(0.01)
+        await until(are_all, lambda: f"the spans did not come: {self.collector.spans}")
         return self._servers()
 
     def _servers(self) -> list[Seen]:

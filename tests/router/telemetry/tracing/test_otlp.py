@@ -3,8 +3,6 @@ from __future__ import annotations
 import logging
 import math
 import socket
-import time
-from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,6 +12,8 @@ from router.telemetry.tracing.otlp import OtlpOutlet, Seldom
 from router.telemetry.tracing.setup import TraceMetrics
 from router.telemetry.tracing.spans import Span
 from tests.fakes.collector import collecting
+from tests.pace import patience
+from tests.waiting import wait_until
 
 
 def put(outlet: OtlpOutlet, count: int = 1) -> None:
@@ -22,13 +22,6 @@ def put(outlet: OtlpOutlet, count: int = 1) -> None:
     spans = [Span("GET", trace.here.span_id, 0, 1.0, 2.0)]
     spans += [Span("stage", outlet.new_span_id(), trace.here.span_id, 1.0, 2.0) for _ in range(count - 1)]
     outlet.put(trace, spans, 10**18)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def figures(outlet: OtlpOutlet) -> dict[str, float]:
@@ -91,7 +84,7 @@ def test_spans_that_a_collector_refuses_are_counted() -> None:
 def test_a_collector_that_never_answers_delays_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        outlet = OtlpOutlet(url, {}, "1", delay_s=0.02, send_timeout_s=0.5)
+        outlet = OtlpOutlet(url, {}, "1", delay_s=0.02, send_timeout_s=patience(0.5))
         put(outlet)
         wait_until(lambda: outlet.queued == 0)  # it is on its way, for as long as the time limit
         put(outlet)

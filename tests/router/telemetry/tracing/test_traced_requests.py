@@ -16,6 +16,7 @@ from router.core.generation import Delta, GenerationCall
 from router.core.stages import EngineTimes
 from tests.fakes.collector import CLIENT, ERROR, INTERNAL, Seen, children
 from tests.fakes.pipeline import Step, words
+from tests.pace import patience
 from tests.router.kserve.asking import grpc_input, prompt_inputs
 from tests.router.kserve.running import RunningKserve, running_kserve
 from tests.router.running import EMBEDDER, MODEL, RunningRouter, running_router
@@ -223,7 +224,7 @@ async def test_without_a_traceparent_the_sampling_setting_decides() -> None:
 async def test_tensors_over_http_are_traced(traced_kserve: tuple[RunningKserve, Tracing]) -> None:
     kserve, opened = traced_kserve
     url = f"http://{kserve.http_url}/v2/models/{MODEL}/generate"
-    async with httpx.AsyncClient(trust_env=False, verify=False) as http:
+    async with httpx.AsyncClient(trust_env=False, verify=False, timeout=patience(30)) as http:
         body = {"text_input": "hi", "max_tokens": 5}
         answer = await http.post(url, json=body, headers={"traceparent": TRACEPARENT})
     assert answer.status_code == 200
