@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -49,6 +50,7 @@ class Gated:
 
     def __init__(self, router: RunningRouter) -> None:
         self.router = router
+        self.go_on = asyncio.Event()
 
     def gate(self, model: str = MODEL) -> Gate:
         return self.router.gates[model, "1"]
@@ -59,9 +61,10 @@ class Gated:
         return policy
 
     async def fill(self, slots: int = 1) -> asyncio.Task[httpx.Response]:
-        """All slots are taken until the answer is stopped or goes on."""
+        """All slots are taken until the answer is stopped or `go_on` is set."""
+        self.go_on.clear()
         self.gate().resize(Capacity(1, slots))
-        self.router.pipeline.script = lambda call: [0.2, *words("slow")]
+        self.router.pipeline.script = lambda call: [self.go_on, *words("slow")]
         task = asyncio.create_task(self.router.chat(n=slots))
         await self.router.until(lambda: len(self.router.pipeline.calls) == slots)
         return task
@@ -84,6 +87,7 @@ async def test_a_request_waits_for_its_turn_and_is_answered(gated: Gated) -> Non
     third = asyncio.create_task(streamed)
     await gated.router.until(lambda: gated.gate().waiting_count == 2)
     assert len(gated.router.pipeline.calls) == 1
+    gated.go_on.set()
     answers = await asyncio.gather(first, second, third)
     assert [answer.status_code for answer in answers] == [200, 200, 200]
     await gated.router.until(gated.is_empty)
@@ -91,11 +95,16 @@ async def test_a_request_waits_for_its_turn_and_is_answered(gated: Gated) -> Non
 
 
 async def test_the_wait_is_in_the_stage_queue_of_the_usage(gated: Gated) -> None:
+    began_s = time.monotonic()
     first = await gated.fill()
-    await gated.router.chat()
-    await first
+    second = asyncio.create_task(gated.router.chat())
+    await gated.router.until(lambda: gated.gate().waiting_count == 1)
+    await asyncio.sleep(0.1)
+    gated.go_on.set()
+    await asyncio.gather(first, second)
     who = {"stage": "queue", "model": MODEL, "release": "1", "tenant": "local"}
-    assert 0.1 < gated.router.metric("inflight_stage_seconds_sum", **who) < 5
+    waited_s = gated.router.metric("inflight_stage_seconds_sum", **who)
+    assert 0.1 <= waited_s <= time.monotonic() - began_s
 
 
 async def test_answers_to_one_prompt_and_several_prompts_take_a_slot_each(gated: Gated) -> None:
@@ -153,6 +162,7 @@ async def test_a_client_that_disconnects_in_the_queue_never_reaches_the_engine(g
     await gated.router.until(lambda: gated.gate().waiting_count == 1)
     await client.close()
     await gated.router.until(lambda: gated.gate().waiting_count == 0)
+    gated.go_on.set()
     assert (await first).status_code == 200
     await gated.router.until(gated.is_empty)
     assert len(gated.router.pipeline.calls) == 1
@@ -174,6 +184,7 @@ async def test_queued_requests_are_refused_at_once_when_the_router_drains(gated:
     gated.router.permits.drain()
     assert (await second).status_code == 503
     assert not first.done()
+    gated.go_on.set()
     assert (await first).status_code == 200
 
 
@@ -234,6 +245,7 @@ async def test_queued_cancelled_and_refused_requests_leave_nothing_for_the_garba
         await client.send(chat_request())
         await gated.router.until(lambda: gated.gate().waiting_count == 2)
         await client.close()
+        gated.go_on.set()
         await first, await second
         gated.policy().refusal = Refused(Reason.BUSY, "busy", 1.0)
         await gated.router.chat()

@@ -120,7 +120,7 @@ async def test_an_answer_over_the_limit_is_refused(server: RealServer) -> None:
 
 
 async def test_a_cancel_reaches_the_server(server: RealServer, triton: TritonConnection) -> None:
-    stream = triton.infer(order(count=1000, pause_s=0.01))
+    stream = triton.infer(order(count=100_000, pause_s=0.01))
     await stream.read()
     stream.cancel()
     assert (await failure(stream.read)).code is StatusCode.CANCELLED
@@ -131,7 +131,7 @@ async def test_a_cancel_reaches_the_server(server: RealServer, triton: TritonCon
 async def test_a_unary_call_whose_caller_is_cancelled_is_cancelled(
     server: RealServer, triton: TritonConnection
 ) -> None:
-    request = order(count=1000, pause_s=0.01)
+    request = order(count=100_000, pause_s=0.01)
     calling = asyncio.ensure_future(
         triton.call("ModelStreamInfer", request, service_pb2.ModelStreamInferResponse)
     )
@@ -183,7 +183,7 @@ async def test_a_server_that_stops_gently_finishes_its_streams(
 async def test_a_server_that_stops_at_once_ends_its_streams(
     server: RealServer, triton: TritonConnection
 ) -> None:
-    streams = [triton.infer(order(count=1000, pause_s=0.02)) for _ in range(20)]
+    streams = [triton.infer(order(count=100_000, pause_s=0.02)) for _ in range(20)]
     await asyncio.gather(*(stream.read() for stream in streams))
     await server.stop()
     errors = await asyncio.gather(*(names(stream) for stream in streams), return_exceptions=True)
@@ -240,7 +240,7 @@ async def another_process(port: int = 0) -> AsyncIterator[tuple[asyncio.subproce
 async def test_a_killed_server_ends_every_stream_once_and_a_frozen_one_by_its_deadline() -> None:
     async with another_process() as (process, url):
         triton = TritonConnection(url)
-        request, ends = order(count=10_000, pause_s=0.001).SerializeToString(), list[int]()
+        request, ends = order(count=1_000_000, pause_s=0.001).SerializeToString(), list[int]()
         calls = [triton.infer_bytes(request, on_end=partial(ends.append, number)) for number in range(50)]
         streams = [InferStream(call) for call in calls]
         for stream in streams:
@@ -330,7 +330,7 @@ async def test_a_call_refused_three_times_is_unavailable() -> None:
 
 async def test_closing_a_channel_ends_running_and_later_calls(server: RealServer) -> None:
     triton = TritonConnection(server.url)
-    running = triton.infer(order(count=1000, pause_s=0.02))
+    running = triton.infer(order(count=100_000, pause_s=0.02))
     await running.read()
     await triton.close()
     assert (await failure(running.read)).code is StatusCode.CANCELLED

@@ -145,8 +145,12 @@ async def test_a_request_that_can_never_fit_is_refused_without_a_retry_time(rout
 
 async def test_concurrent_requests_are_limited_and_freed(router: RunningRouter) -> None:
     key = await router.new_key(await router.new_tenant(limits=Limits(concurrent_requests=3)))
-    router.pipeline.script = lambda call: [0.1, *words("slow")]
-    answers = await asyncio.gather(*(chat(router, key) for _ in range(12)))
+    go_on = asyncio.Event()
+    router.pipeline.script = lambda call: [go_on, *words("slow")]
+    asking = [asyncio.create_task(chat(router, key)) for _ in range(12)]
+    await router.until(lambda: sum(each.done() for each in asking) == 9)
+    go_on.set()
+    answers = await asyncio.gather(*asking)
     statuses = [each.status_code for each in answers]
     assert statuses.count(200) == 3
     assert statuses.count(429) == 9

@@ -13,6 +13,7 @@ import pytest
 from router.core.generation import Delta
 from router.http import sse
 from router.request import text
+from tests.pace import patience
 from tests.router.running import MODEL, RunningRouter, running_router
 
 
@@ -22,7 +23,7 @@ async def paused(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningRouter
     async with running_router() as router:
         router.pipeline.script = lambda call: [
             Delta("a", 1, 7),
-            0.1,
+            patience(0.2),
             Delta("b", 1, 7),
             Delta("", finish="end_id"),
         ]
