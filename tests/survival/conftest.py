@@ -38,7 +38,7 @@ def turn_of(item: pytest.Item) -> tuple[bool, bool]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     ours = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in ours:
-        item.add_marker(pytest.mark.timeout(900 if config.getoption("--thorough") else 180))
+        item.add_marker(pytest.mark.timeout(patience(900 if config.getoption("--thorough") else 180)))
     sharing = {id(item) for item in ours if "quick" in fixtures_of(item)}
     places = [place for place, item in enumerate(items) if id(item) in sharing]
     ordered = sorted((items[place] for place in places), key=turn_of)

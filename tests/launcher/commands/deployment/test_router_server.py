@@ -47,9 +47,7 @@ class Router:
         return self._output.read_text()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        wait_until(
-            lambda: condition() or self.process.poll() is not None, lambda: self.output, LIMIT_S
-        )
+        wait_until(lambda: condition() or self.process.poll() is not None, lambda: self.output, LIMIT_S)
         assert self.process.poll() is None, self.output
 
     def models(self) -> list[str]:
