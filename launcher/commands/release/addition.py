@@ -56,6 +56,8 @@ def add_release(
     if is_address(order.path):
         order = fetched(order, installation, console, signals)
     kind = kind_at(order.path, is_own or order.runs_code)
+    if order.runs_code and kind is not Kind.TENSORS:
+        raise ValueError(f"{order.source} is not a Triton model: add it without --runs-code")
     if order.from_version is not None and kind is not Kind.TENSORS:
         raise ValueError("--from-version is for a directory with a Triton model's config.pbtxt")
     order = replace(order, base=base_of(installation, order))

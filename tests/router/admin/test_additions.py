@@ -124,6 +124,10 @@ async def test_one_is_added_at_a_time_and_can_be_stopped(place: Place) -> None:
         ({"parameters": {"inflight_runtime_options": '{"trust_remote_code": true}'}}, "parameters"),
         ({"parameters": {"--config": "x"}}, "parameters"),
         ({"notes": "two\nlines"}, "notes"),
+        ({"source": "hf://org/name"}, "GET /admin/release-sources lists all sources"),
+        ({"source": "file:///etc"}, "GET /admin/release-sources lists all sources"),
+        ({"runs_code": True}, "runs_code"),
+        ({"parameters": {"--runs-code": "yes"}}, "parameters"),
     ],
 )
 async def test_nothing_but_known_places_and_plain_values_is_taken(

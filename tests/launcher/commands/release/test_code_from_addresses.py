@@ -178,6 +178,14 @@ def test_a_copy_that_is_named_by_its_path_is_still_from_its_address(
     assert inflight.json("show", "m@2")["manifest"]["kind"] == "text"
 
 
+def test_a_checkpoint_needs_no_such_word(place: FileServer, inflight: Shell) -> None:
+    place.root.rmdir()
+    write_checkpoint(place.root)
+    refused = inflight.refusal("add", "m", "hf://org/repository", "--runs-code", "--yes")
+    assert "add it without --runs-code" in refused
+    assert inflight.files() == []
+
+
 def test_the_word_is_for_addresses_alone(inflight: Shell, tmp_path: Path) -> None:
     model = write_triton_model(tmp_path / "doubling")
     assert "--runs-code is for an address" in inflight.refusal("add", "d", str(model), "--runs-code", "--yes")

@@ -149,6 +149,24 @@ def test_weights_that_have_an_address_are_not_put_into_the_store(host: Delivery,
     assert names == {"tokenizer.json", "config.pbtxt", "model.py"}
 
 
+def test_weights_that_a_release_has_a_copy_of_come_from_the_store_whatever_its_source(
+    host: Delivery, release: Manifest
+) -> None:
+    entry = host.directories.repository / "tiny.2"
+    (entry / "2" / "table.safetensors").write_bytes(b"weights")
+    (mark,) = mark_files([entry / "2" / "table.safetensors"], Unwatched(), "")
+    files = [each for each in release.files if not Path(each.path).is_absolute()]
+    files.append(replace(mark, path="tiny.2/2/table.safetensors"))
+    model = replace(
+        release, kind=Kind.TENSORS, source="hf://nobody/answers@1", checkpoint_dir="", files=tuple(files)
+    )
+    publish(host.store, published_files(model, host.directories.repository), Unwatched())
+    shutil.rmtree(entry)
+    host.directories.manifest_of(release).unlink()
+    assert host.bring(model)
+    assert (entry / "2" / "table.safetensors").read_bytes() == b"weights"
+
+
 def test_what_lies_beside_is_remembered_with_the_release(host: Delivery, release: Manifest) -> None:
     beside = texts_beside(Path(release.checkpoint_dir), release.files, Unwatched())
     assert [Path(mark.path).name for mark in beside] == ["vocab.txt"]

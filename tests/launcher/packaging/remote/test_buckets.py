@@ -48,6 +48,8 @@ def endpoint() -> Iterator[str]:
         httpx.put(f"{url}/{path}", content=content, headers=readable, timeout=60).raise_for_status()
     for name in ("config.json", "tokenizer.json", "nested/config.json"):
         obstore.put(store, f"team/llama/{name}", b"{}")
+    for name in ("config.pbtxt", "1/model.py", "1/Libtriton_X.so", "x.pkl", "README.md"):
+        obstore.put(store, f"team/llama/{name}", b"not data")
     obstore.put(store, "team/llama/model.safetensors", WEIGHTS)
     obstore.put(store, "team/llama-other/model.safetensors", b"of another model")
     obstore.put(store, "q4.gguf", WEIGHTS)
@@ -78,6 +80,7 @@ def test_a_folder_of_a_bucket_is_fetched_in_parts_and_pinned_by_its_content(
         "model.safetensors",
         "manifest.json",
     }
+    assert any("not fetched: " in label and "1/model.py" in label for label in progress.labels)
     assert (copy.path / "model.safetensors").read_bytes() == WEIGHTS
     assert copy.pinned.startswith("s3://models/team/llama#sha256=")
     assert fetch_model(copy.pinned, tmp_path / "data", progress).path == copy.path

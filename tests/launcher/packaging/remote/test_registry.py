@@ -40,9 +40,15 @@ class Registry:
             base_url=f"{url}/v2/team/llama", follow_redirects=True, auth=("user", "password"), timeout=60
         )
 
-    def push(self, checkpoint: Path, tag: str, media_type: str = "application/octet-stream") -> str:
+    def push(
+        self,
+        checkpoint: Path,
+        tag: str,
+        media_type: str = "application/octet-stream",
+        names: tuple[str, ...] = SERVED,
+    ) -> str:
         """As `oras push` does; gives the manifest's digest."""
-        layers = [self._layer(checkpoint / name, media_type) for name in SERVED]
+        layers = [self._layer(checkpoint / name, media_type) for name in names]
         config = self._blob(b"{}")
         manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": layers}
         content = json.dumps(manifest).encode()
@@ -130,6 +136,21 @@ def test_a_tag_is_fetched_in_parts_and_pinned_to_its_digest(
         assert (copy.path / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
     again = fetch_model(copy.pinned, tmp_path / "data", progress)
     assert again.path == copy.path
+
+
+def test_layers_that_are_not_data_stay_in_the_registry(
+    registry: Registry, tmp_path: Path, progress: RecordedProgress
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "there")
+    code = ("config.pbtxt", "model.py", "LIBTRITON_X.SO", "all.tar")
+    for name in code:
+        (checkpoint / name).write_text(f"runs code: {name}")
+    registry.push(checkpoint, "code", names=(*SERVED, *code))
+    copy = fetch_model(f"oci://{registry.host}/team/llama:code", tmp_path / "data", progress)
+    assert {path.name for path in copy.path.iterdir()} == {*SERVED, "manifest.json"}
+    registry.push(checkpoint, "only-code", names=code)
+    with pytest.raises(CheckpointError, match="is a Triton model"):
+        fetch_model(f"oci://{registry.host}/team/llama:only-code", tmp_path / "data", progress)
 
 
 def test_a_tag_that_moved_is_another_copy(
