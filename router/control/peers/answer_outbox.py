@@ -37,7 +37,7 @@ class AnswerSink:
         self.is_ahead = self.is_lost = False
         self.renewed_s = -inf
         self._outbox = outbox
-        self._take = take
+        self.take = take
         self._number = 1
 
     @property
@@ -67,7 +67,7 @@ class AnswerSink:
 
     def _write(self, fields: dict[bytes, bytes], tell: Callable[[], None]) -> None:
         self._number += 1
-        self._outbox.write(Write(self.key, self, f"{self._take}-{self._number}", fields, tell))
+        self._outbox.write(Write(self.key, self, f"{self.take}-{self._number}", fields, tell))
 
 
 class Write:

@@ -187,7 +187,8 @@ class SharedEventLog:
             except (RedisAway, self._link.refusal):
                 await asyncio.sleep(_PAUSE_S)
         is_last = story is not None and (story.owner, story.take) == (self._router, take)
-        if is_last and name not in self.memory:
+        made = self._sinks.get(name)
+        if is_last and (made is None or made.take != take):
             self._outbox.write(Write(key, None, f"{take}-2", {END: LEFT}))
 
     async def _is_alive(self, owner: str) -> bool:
