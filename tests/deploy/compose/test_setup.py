@@ -129,3 +129,46 @@ def test_created_secrets_are_kept_out_of_git_and_images() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert {"/.env", "/deploy/compose/secrets/"} <= set(ignored)
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*", "nothing that is not named is sent"
+
+
+def fits(at: Path) -> bool:
+    """Whether the hash that Prometheus is given is that of the password."""
+    found = re.fullmatch(
+        r"basic_auth_users:\n  inflight: '(\$2b\$10\$.{53})'\n", (at / "prometheus_web").read_text()
+    )
+    assert found
+    again = ["perl", "-e", "chomp(my $p = <STDIN>); print crypt($p, $ARGV[0])", found[1]]
+    password = (at / "prometheus_password").read_bytes()
+    return subprocess.run(again, input=password, capture_output=True, check=True).stdout.decode() == found[1]
+
+
+def test_a_new_password_of_prometheus_brings_a_new_hash(folder: Path) -> None:
+    at = folder / "deploy" / "compose" / "secrets"
+    run(folder)
+    assert fits(at)
+    (at / "prometheus_password").unlink()
+    assert re.findall(r"made \S+/(\w+)", run(folder)) == ["prometheus_password", "prometheus_web"]
+    assert fits(at)
+
+
+def test_without_a_perl_that_knows_bcrypt_docker_is_asked_and_no_hash_is_made_up(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, whose crypt knows DES alone; a program stands in for Docker's."""
+    at = folder / "deploy" / "compose" / "secrets"
+    perl, programs = shutil.which("perl"), tmp_path_factory.mktemp("programs")
+    asks = f'#!/bin/sh\nwhile [ "$1" != perl ]; do shift; done\nshift\nexec {perl} "$@"\n'
+    for name, text in (("perl", "#!/bin/sh\necho abJnggxhB/yWI\n"), ("docker", asks)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    run(folder)
+    monkeypatch.undo()
+    assert fits(at)
+    (at / "prometheus_web").unlink()
+    (programs / "docker").write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    refused = subprocess.run(["sh", SCRIPT, folder], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "no bcrypt of prometheus_password: install perl, or start Docker" in refused.stderr
+    assert not (at / "prometheus_web").exists()
