@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path, PurePosixPath
 
 import pytest
-from rich.console import Console
 
+from client.terminal import Console
 from deploy.bundle.__main__ import PYTHONS, gather_own
 from deploy.bundle.contents import contents
 from deploy.bundle.wheels import BundleError, Target
