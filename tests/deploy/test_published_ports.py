@@ -35,7 +35,8 @@ def has_grafanas_login(service: Service) -> bool:
         "GF_PUBLIC_DASHBOARDS_ENABLED": "false",
         "GF_METRICS_ENABLED": "false",
     }
-    return wanted.items() <= service["environment"].items()
+    environment: dict[str, str] = service["environment"]
+    return wanted.items() <= environment.items()
 
 
 def has_locusts_login(service: Service) -> bool:

@@ -20,8 +20,10 @@ from tests.deploy.compose.reading import replaced
 from tests.stack.releasing import until
 
 COMPOSE = compose()["services"]["prometheus"]["command"]
-PATHS = ("/", "/api/v1/query?query=up", "/api/v1/label/__name__/values", "/federate?match[]=up", "/metrics")
-PATHS += ("/api/v1/targets", "/api/v1/status/config", "/-/healthy", "/graph", "/api/v1/alerts")
+PATHS = [
+    *("/", "/api/v1/query?query=up", "/api/v1/label/__name__/values", "/federate?match[]=up", "/metrics"),
+    *("/api/v1/targets", "/api/v1/status/config", "/-/healthy", "/graph", "/api/v1/alerts"),
+]
 STRANGERS = ("https://evil.example", "http://127.0.0.1:1", "null")
 
 
