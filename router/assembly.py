@@ -293,7 +293,8 @@ class Assembly:
         self._closing.push_async_callback(tokenizers.close)
         aside = Aside(self._threads_share)
         answers_kept = KeptAnswers(settings.answer_cache_bytes)
-        cached = CachedRequests(answers_kept, permits, self._published, settings.cached_answer_percent)
+        percent = settings.cached_answer_percent
+        cached = CachedRequests(answers_kept, permits, self._published, percent, aside)
         cascaded = CascadedRequests(map(cascade_of, settings.cascades), aside)
         metrics.expose(AnswerCacheMetrics(cached), CascadeMetrics(cascaded))
         additions = Additions(settings.release_command, settings.release_sources)

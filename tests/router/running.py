@@ -221,7 +221,9 @@ async def running_router(
                 tokenizers=tokenizers,
                 file_limits=file_limits or FileLimits(),
                 events=events or MemoryEventLog(),
-                cached=CachedRequests(KeptAnswers(1 << 20), permits, registry.published, cached_percent),
+                cached=CachedRequests(
+                    KeptAnswers(1 << 20), permits, registry.published, cached_percent, aside
+                ),
                 cascaded=CascadedRequests([] if cascade is None else [cascade], aside),
                 keyed_grace_s=keyed_grace_s,
                 recent=accounts.recent,
