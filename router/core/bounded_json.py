@@ -3,8 +3,8 @@
 While msgspec decodes, nothing else runs in this process, in whatever thread it does. A megabyte of text takes
 two milliseconds; a megabyte of empty lists takes fifty, and one of `1e300` two seconds, since numbers beyond
 its tables are read digit by digit. So larger bodies are weighed first, slice by slice: what is too much to be
-decoded in a moment is refused, and what has many numbers, or slow ones, is read by the standard library, which
-calls Python for each number and so lets others run in between.
+decoded in a moment is refused, and what has many numbers, or slow ones, is read by the standard library,
+which calls Python for each number and so lets others run in between.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ MOST_DIGITS = 400
 _LIGHT_BYTES = 1 << 10
 _FEW_COMMAS_BYTES = 1 << 16
 _FEW_COMMAS = 128
+_LARGE_BYTES = 1 << 18
 _MOST_SLOW_NUMBERS = 128
 _SLICE_BYTES = 1 << 14
 _any = msgspec.json.Decoder()
@@ -62,8 +63,12 @@ def decode_bounded(
     if weight.commas > most_values:
         raise TooMuchJson(f"the JSON has more than {weight.commas} values; allowed: at most {most_values}")
     if weight.commas <= MOST_VALUES and weight.slow_numbers <= _MOST_SLOW_NUMBERS:
-        return decoder.decode(body)
-    return msgspec.convert(_read_slowly(body), decoder.type)
+        if len(body) <= _LARGE_BYTES:
+            return decoder.decode(body)
+        value = _any.decode(body)  # in two steps: what a message about a wrong text takes comes on top
+    else:
+        value = _read_slowly(body)
+    return msgspec.convert(value, decoder.type, str_keys=True)
 
 
 def decode_text(text: str) -> Any:

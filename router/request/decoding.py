@@ -18,6 +18,7 @@ _QUICK_BYTES = 256 << 10
 _QUICK_COMMAS = 4096
 SMALL_BYTES = 128 << 10
 _SHARE_OF_SMALL = 4
+_EXACT = 2.0**53
 _LONGEST_FAULT = 300  # it may repeat what was sent
 # What a decoder raises.
 UNREADABLE = (RecursionError, UnicodeDecodeError, msgspec.DecodeError)
@@ -57,7 +58,7 @@ def _decode_again(
 
 def _whole(value: Any) -> Any:
     if isinstance(value, float):
-        return int(value) if value.is_integer() else value
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict):
         return {name: _whole(each) for name, each in value.items()}
     return [_whole(each) for each in value] if isinstance(value, list) else value

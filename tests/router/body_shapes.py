@@ -284,7 +284,7 @@ def messages() -> dict[str, bytes]:
         tensor = request.inputs.add(name="embedding_bias_weights", datatype=dtype, shape=[1, 1])
         for name, values in contents.items():
             getattr(tensor.contents, name).extend(values)
-        return request.SerializeToString()
+        return bytes(request.SerializeToString())
 
     request = kind(model_name=MODEL)
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1] * (ROOM_BYTES // 2))

@@ -35,7 +35,8 @@ def least_ms(router: WatchedRouter, do: Callable[[], object]) -> float:
 
 def held_too_long(router: WatchedRouter, attempts: Iterable[Attempt]) -> dict[str, float]:
     """Those that held it for longer, and for how many milliseconds; a few are tried at a time."""
-    found, left = {}, list(attempts)
+    left = list(attempts)
+    found: dict[str, float] = {}
     while left:
         some, left = left[:20], left[20:]
         if router.longest(partial(list, map(router.send, some))).at_reference_pace_ms > _ALLOWED_MS:
@@ -61,11 +62,13 @@ def test_no_header_no_query_no_path_and_no_form_holds_the_interpreter(router: Wa
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ServerLive"])
 def test_no_message_of_grpc_holds_the_interpreter(router: WatchedRouter, method: str) -> None:
     with grpc.insecure_channel(router.grpc_address) as channel:
-        call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+        path = f"/inference.GRPCInferenceService/{method}"
+        call = channel.unary_unary(path, request_serializer=None, response_deserializer=None)
+        key = (("authorization", f"Bearer {router.key}"),)
 
         def send(message: bytes) -> None:
             with pytest.raises(grpc.RpcError) as refused:
-                call(message, metadata=[("authorization", f"Bearer {router.key}")], timeout=60)
+                call(message, metadata=key, timeout=60)
             assert refused.value.code() is not grpc.StatusCode.UNKNOWN
 
         took = {name: least_ms(router, partial(send, message)) for name, message in messages().items()}
