@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from python_backend.wire.errors import ErrorKind, InflightError
-from router.core.bounded_json import TooMuchJson, decode_bounded
+from router.core.bounded_json import LIGHT_BYTES, TooMuchJson, decode_bounded
 
 Value = TypeVar("Value")
 _MOST_QUERY_FIELDS = 50
@@ -25,15 +25,13 @@ UNREADABLE = (RecursionError, UnicodeDecodeError, msgspec.DecodeError)
 _any = msgspec.json.Decoder()
 
 
-def decode(decoder: msgspec.json.Decoder[Value], body: bytes, has_numbers: bool = False) -> Value:
-    """Return the checked body; `has_numbers` where very many of them are usual."""
-    return _decode(decoder, body, has_numbers)
-
-
-def _decode(
+def decode(
     decoder: msgspec.json.Decoder[Value], body: bytes, has_numbers: bool = False, share: int = 1
 ) -> Value:
+    """Return the checked body; where very many numbers are usual, `has_numbers`."""
     try:
+        if len(body) <= LIGHT_BYTES:  # as most are
+            return decoder.decode(body)
         return decode_bounded(decoder, body, has_numbers, share)
     except TooMuchJson as error:
         raise invalid(str(error)) from None
@@ -46,7 +44,7 @@ def _decode_again(
 ) -> Value:
     """What some programs write and everybody understands: a byte order mark, and 96.0 where 96 is meant."""
     if body.startswith(BOM_UTF8):
-        return _decode(decoder, body[len(BOM_UTF8) :], has_numbers, share)
+        return decode(decoder, body[len(BOM_UTF8) :], has_numbers, share)
     problem = error
     if isinstance(error, msgspec.ValidationError) and "got `float`" in str(error):
         try:
@@ -69,7 +67,7 @@ def decode_small(decoder: msgspec.json.Decoder[Value], body: bytes) -> Value:
     if len(body) > SMALL_BYTES:
         message = f"the body has {len(body)} bytes; allowed: at most {SMALL_BYTES} for this request"
         raise InflightError(ErrorKind.TOO_LARGE, message)
-    return _decode(decoder, body, share=_SHARE_OF_SMALL)
+    return decode(decoder, body, share=_SHARE_OF_SMALL)
 
 
 def unreadable(error: Exception, kind: Any) -> InflightError:

@@ -270,4 +270,5 @@ async def test_a_body_of_too_many_lists_and_texts_is_refused_by_their_number(kse
     kind = {"content-type": "application/json"}
     answer = await kserve.router.http.post(CHAT, content=with_tool(70_000), headers=kind)
     assert answer.status_code == 400
-    assert answer.json()["error"]["message"].endswith("lists, objects and texts or more; allowed: at most 32768")
+    message = answer.json()["error"]["message"]
+    assert message.endswith("lists, objects and texts or more; allowed: at most 32768")
