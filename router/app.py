@@ -228,7 +228,7 @@ class App:
         elif request.method == "GET" and route.reads_for_client:
             await unless_left(route.endpoint(exchange, record), exchange.on_disconnect)
         elif CACHE_HEADER in headers and (terms := self._cached.terms_of(exchange, record, route)):
-            await self._cached.answer(exchange, record, route.endpoint, terms)
+            await self._cached.answer(exchange, record, route, terms)
         else:
             await route.endpoint(exchange, record)
 

@@ -298,6 +298,7 @@ class Assembly:
             permits,
             self._published,
             settings.cached_answer_percent,
+            aside,
             settings.cached_answers_shared,
         )
         cascaded = CascadedRequests(map(cascade_of, settings.cascades), aside)

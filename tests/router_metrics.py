@@ -59,7 +59,7 @@ def router_metrics() -> Metrics:
         ReleaseMetrics(published),
         BatchMetrics(nothing),  # type: ignore[arg-type]  # that is all it looks at
         PeerMetrics(None),
-        AnswerCacheMetrics(CachedRequests(KeptAnswers(1), nothing, published, 0)),  # type: ignore[arg-type]
+        AnswerCacheMetrics(CachedRequests(KeptAnswers(1), nothing, published, 0, Aside())),  # type: ignore[arg-type]
         CascadeMetrics(CascadedRequests([], Aside())),
     )
     return metrics

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LONGEST_HEADER = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class CacheTerms:
@@ -18,6 +20,8 @@ def read_terms(header: str, allowed_s: float) -> CacheTerms | None:
 
     With no-cache the model is asked, and its answer is kept for those who come later.
     """
+    if len(header) > _LONGEST_HEADER:
+        return None
     directives = {}
     for part in header.lower().split(","):
         name, _, value = part.strip().partition("=")

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from router.answer_cache.cache_terms import CacheTerms, read_terms
 from router.answer_cache.kept_answers import KeptAnswer, KeptAnswers
 from router.answer_cache.recording_exchange import RecordingExchange
+from router.core.bounded_json import TooMuchJson, decode_bounded
 from router.core.record import Outcome
+from router.request.decoding import UNREADABLE
 from router.request.errors import HttpError
 from router.request.identity import check_model_allowed
+from router.request.routes import JSON
 
 if TYPE_CHECKING:
     from router.core.record import Record
     from router.http.exchange import Exchange
+    from router.request.aside import Aside
     from router.request.permit import Permits
-    from router.request.routes import Endpoint, Route
+    from router.request.routes import Route
     from router.routing.models import Published
 
 HEADER = "cache-control"
-# Its hash is computed on the event loop.
+_decoder = msgspec.json.Decoder()
 _LONGEST_BODY_BYTES = 1 << 20
 _LARGEST_ANSWER_BYTES = 1 << 20
 # What is stored for its caller, and what is read from there or from other hosts, is not the same twice.
-_STATEFUL = re.compile(rb'"(store|background)"\s*:\s*true|"file_id"|"file_url"|"(image_)?url"\s*:\s*"https?:')
+_STATEFUL_FIELDS = ("store", "background")
+_FILES = ("file_id", "file_url")
+_ADDRESSES = ("url", "image_url")
 _STATEFUL_PATHS = ("/v1/responses",)
 
 
@@ -52,6 +59,7 @@ class CachedRequests:
         permits: Permits,
         published: Published,
         percent: int,
+        aside: Aside,
         is_shared: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,6 +68,7 @@ class CachedRequests:
         self._permits = permits
         self._published = published
         self._percent = percent
+        self._aside = aside
         self._is_shared = is_shared
         self._clock = clock
 
@@ -70,12 +79,16 @@ class CachedRequests:
         if not (allowed_s and route.asks_model) or route.path.startswith(_STATEFUL_PATHS):
             return None
         terms = read_terms(request.headers.get(HEADER, ""), allowed_s)
-        if terms is None or len(request.body) > _LONGEST_BODY_BYTES or _STATEFUL.search(request.body):
-            return None
-        return terms
+        return None if len(request.body) > _LONGEST_BODY_BYTES else terms
 
-    async def answer(self, exchange: Exchange, record: Record, endpoint: Endpoint, terms: CacheTerms) -> None:
-        name, now_s = self._name_of(exchange, record), self._clock()
+    async def answer(self, exchange: Exchange, record: Record, route: Route, terms: CacheTerms) -> None:
+        body, when_large = exchange.request.body, self._aside.when_large
+        # Tensors name no files and no addresses.
+        if route.takes == JSON and await when_large(len(body), record.tenant, _is_stateful, body):
+            await route.endpoint(exchange, record)
+            return
+        name = await when_large(len(body), record.tenant, self._name_of, exchange, record)
+        now_s = self._clock()
         kept = self.kept.get(name) if terms.max_age_s else None
         if kept is not None and now_s - kept.made_s < terms.max_age_s and self._stands(kept):
             await self._tell(exchange, record, kept, now_s)
@@ -86,7 +99,7 @@ class CachedRequests:
             )
         recording = RecordingExchange(exchange, _LARGEST_ANSWER_BYTES)
         exchange.extra_headers = [*exchange.extra_headers, ("x-inflight-cache", "miss")]
-        await endpoint(recording, record)
+        await route.endpoint(recording, record)
         self._keep(name, recording, record)
 
     async def _tell(self, exchange: Exchange, record: Record, kept: KeptAnswer, now_s: float) -> None:
@@ -144,3 +157,27 @@ class CachedRequests:
             past = self.counts.get(model, CacheCounts())
             added = CacheCounts(hits, misses, saved_tokens)
             self.counts[model] = CacheCounts(*map(sum, zip(past, added, strict=True)))
+
+
+def _is_stateful(body: bytes) -> bool:
+    """Return whether the same body may get another answer; so may one that cannot be read."""
+    try:
+        asked = decode_bounded(_decoder, body, has_numbers=True)
+    except (*UNREADABLE, TooMuchJson):
+        return True
+    if not isinstance(asked, dict) or any(asked.get(name) is True for name in _STATEFUL_FIELDS):
+        return True
+    found: list[Any] = [asked]
+    while found:
+        value = found.pop()
+        if isinstance(value, list):
+            found += [each for each in value if isinstance(each, (dict, list))]
+        else:
+            if any(name in value for name in _FILES) or any(map(_is_address, map(value.get, _ADDRESSES))):
+                return True
+            found += [each for each in value.values() if isinstance(each, (dict, list))]
+    return False
+
+
+def _is_address(value: object) -> bool:
+    return isinstance(value, str) and value[:8].lower().startswith(("http:", "https:"))

@@ -15,6 +15,7 @@ import msgspec
 from python_backend.wire.errors import InflightError
 from router.cascade.checks import Reason, helps_to_ask_large
 from router.cascade.trial import HoldingExchange, Inadequate, Trial
+from router.core.bounded_json import MOST_NUMBERS, TooMuchJson, is_light, weigh
 from router.core.record import Record, new_request_id
 from router.http.inner_exchange import InnerExchange
 from router.request.decoding import UNREADABLE, invalid
@@ -68,7 +69,6 @@ class CascadedRequests:
         self, cascades: Iterable[Cascade], aside: Aside, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cascades = {each.name: each for each in cascades}
-        self._marks = tuple(f'"{name}'.encode() for name in self._cascades)
         self._aside = aside
         self._clock = clock
         self._chat: Endpoint | None = None
@@ -90,9 +90,7 @@ class CascadedRequests:
 
     async def _answer(self, endpoint: Endpoint, exchange: Exchange, record: Record) -> None:
         body = exchange.request.body
-        asked = None
-        if any(mark in body for mark in self._marks):
-            asked = await self._aside.when_large(len(body), record.tenant, _read, body)
+        asked = await self._aside.when_large(len(body), record.tenant, _read, body)
         cascade = None if asked is None else self._cascades.get(asked.model.removesuffix(_ANY_TAG))
         if asked is None or cascade is None:
             await endpoint(exchange, record)
@@ -175,8 +173,10 @@ class CascadedRequests:
 def _read(body: bytes) -> _Asked | None:
     """None for what is no such request: its endpoint will say why."""
     try:
+        if not is_light(body) and weigh(body).commas > MOST_NUMBERS:
+            return None
         return _asked.decode(body)
-    except UNREADABLE:
+    except (*UNREADABLE, TooMuchJson):
         return None
 
 

@@ -20,9 +20,10 @@ from router.core.answer_reader import (
     ToolReader,
     WholeCall,
 )
+from router.core.bounded_json import TooMuchJson, decode_text
 from router.core.call_formats import HERMES, CallFormat, written_call
 from router.core.harmony import HarmonyReader
-from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
+from router.request.decoding import invalid
 
 if TYPE_CHECKING:
     from router.chat.bodies import ChatBody
@@ -230,8 +231,8 @@ def _made(call: MadeCall, where: str) -> tuple[str, str, Any]:
         raise invalid(f"Missing required parameter: {where}.{call.type}", f"{where}.{call.type}")
     place, arguments = f"{where}.function.arguments", call.function.arguments
     try:
-        if len(arguments) > MOST_CONTAINERS:
-            check_containers(arguments.encode())
-        return call.id, call.function.name, msgspec.json.decode(arguments or "{}")
+        return call.id, call.function.name, decode_text(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
         raise invalid(f"{place}: expected JSON", place) from None
+    except TooMuchJson as error:
+        raise invalid(f"{place}: {error}", place) from None

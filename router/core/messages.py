@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from router.core.bounded_json import TooMuchJson, decode_text
+
 
 class FileReference(msgspec.Struct, frozen=True):
     """One that was uploaded, by its id, or all of it as a base64 data URL."""
@@ -115,8 +117,8 @@ class ToolCall(msgspec.Struct, frozen=True):
     def values(self) -> dict[str, Any]:
         """The arguments taken apart; where the model wrote no object, what it wrote is one of them."""
         try:
-            values = msgspec.json.decode(self.arguments)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            values = decode_text(self.arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError, TooMuchJson):
             values = self.arguments
         return values if isinstance(values, dict) else {"arguments": values}
 
@@ -131,8 +133,8 @@ def _strings(encoded: str) -> list[str]:
     """Names and texts anywhere in JSON; none where it is not JSON."""
     found: list[str] = []
     try:
-        open_parts: list[Any] = [msgspec.json.decode(encoded)]
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        open_parts: list[Any] = [decode_text(encoded)]
+    except (msgspec.DecodeError, UnicodeError, RecursionError, TooMuchJson):
         return found
     while open_parts:
         part = open_parts.pop()

@@ -14,6 +14,9 @@ _WINDOW_BITS = {GZIP: 16 + zlib.MAX_WBITS, DEFLATE: zlib.MAX_WBITS}
 def inflate(data: bytes, encoding: str, most_bytes: int) -> bytes:
     """Raises for what is no such data, or too much of it."""
     if encoding == IDENTITY:
+        if len(data) > most_bytes:
+            message = f"the request has {len(data)} bytes; allowed: at most {most_bytes}"
+            raise InflightError(ErrorKind.TOO_LARGE, message)
         return data
     stream = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:

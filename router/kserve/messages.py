@@ -52,7 +52,7 @@ _decoder = msgspec.json.Decoder(InferBody)
 def read_body(body: bytes, header_length: str | None) -> tuple[InferBody, list[Sent]]:
     """The JSON part, and all inputs with what belongs to them of the bytes behind it."""
     end = _header_end(body, header_length)
-    header = decode(_decoder, body[:end])
+    header = decode(_decoder, body[:end], has_numbers=True)
     inputs = []
     for given in header.inputs:
         size = _binary_size(given)
@@ -176,7 +176,7 @@ _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
 def read_fields(body: bytes, known: Tensors, has_rows: bool = True) -> tuple[str, list[Sent], dict[str, Any]]:
     """The id, the inputs and the parameters: every field that no input is called after is one."""
-    fields = decode(_fields_decoder, body)
+    fields = decode(_fields_decoder, body, has_numbers=True)
     client_id = fields.pop("id", "")
     if not isinstance(client_id, str):
         raise refuse("id: allowed is a text", "id")

@@ -136,7 +136,8 @@ class Methods:
             self._reception.enter(record, context, method, asks_model=True)
             if isinstance(request, Packed):
                 most_bytes = self._max_message_bytes
-                request = await self._door.understand(record, most_bytes, request.unpack, most_bytes)
+                size = len(request.raw) if request.is_plain else most_bytes
+                request = await self._door.understand(record, size, request.unpack, most_bytes)
             offer = self._door.offers.choose(request.model_name, request.model_version, record)
             read = partial(read_request, request)
             return await self._door.understand(record, request.ByteSize(), read, offer)

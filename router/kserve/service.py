@@ -11,7 +11,9 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from router.kserve.compression import IDENTITY, encoding_of, inflate
+from router.kserve.message_weight import check_weight
 from router.kserve.tensors import refuse
+from router.request.aside import LARGE_BYTES
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
@@ -25,11 +27,16 @@ class Packed:
     raw: bytes
     id: str = ""
 
+    @property
+    def is_plain(self) -> bool:
+        return encoding_of(self.raw) == IDENTITY
+
     def unpack(self, most_bytes: int) -> Any:
         return _parse(self.kind, inflate(self.raw, encoding_of(self.raw), most_bytes))
 
 
 def _parse(kind: type[Any], raw: bytes) -> Any:
+    check_weight(kind, raw)
     try:
         return kind.FromString(raw)
     except DecodeError:
@@ -37,8 +44,8 @@ def _parse(kind: type[Any], raw: bytes) -> Any:
 
 
 def _read(kind: type[Any], raw: bytes) -> Any:
-    """Never raises: here nobody could be told."""
-    if encoding_of(raw) == IDENTITY:
+    """Never raises: here nobody could be told. On the event loop, so what is large is left for later."""
+    if len(raw) <= LARGE_BYTES and encoding_of(raw) == IDENTITY:
         try:
             return kind.FromString(raw)
         except DecodeError:

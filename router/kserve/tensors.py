@@ -39,14 +39,14 @@ def encode(dtype: str, elements: Sequence[Any]) -> bytes:
     code = _BEYOND_OURS.get(dtype)
     if code is None:
         return codec.encode(dtype, elements)
-    return struct.pack(f"<{len(elements)}{code}", *elements)
+    return codec.pack(code, elements)
 
 
 def decode(dtype: str, raw: bytes) -> list[Any]:
     code = _BEYOND_OURS.get(dtype)
     if code is None:
         return codec.decode(dtype, raw)
-    return list(struct.unpack(f"<{len(raw) // ELEMENT_BYTES[dtype]}{code}", raw))
+    return codec.unpack(code, raw)
 
 
 def is_whole(dtype: str, count: int, raw: bytes) -> bool:
@@ -191,6 +191,12 @@ def checked(tensor: Tensor, elements: list[Any]) -> list[Any]:
     name, dtype = tensor.name, tensor.dtype
     if dtype == "BYTES":
         return [_text(name, element) for element in elements]
+    for some in codec.slices(elements):
+        _check_numbers(name, dtype, some)
+    return elements
+
+
+def _check_numbers(name: str, dtype: str, elements: Sequence[Any]) -> None:
     if dtype == "BOOL":
         if not set(map(type, elements)) <= {bool}:
             raise refuse(f"input '{name}': allowed are true and false", name)
@@ -203,10 +209,9 @@ def checked(tensor: Tensor, elements: list[Any]) -> list[Any]:
         most = LARGEST_FLOAT[dtype]
         if not _are_numbers(elements, most):
             raise refuse(f"input '{name}': allowed are numbers from {-most:g} to {most:g}", name)
-    return elements
 
 
-def _are_numbers(elements: list[Any], most: float) -> bool:
+def _are_numbers(elements: Sequence[Any], most: float) -> bool:
     """Whether each is a number from -most to most; three passes that no Python code runs in."""
     if not set(map(type, elements)) <= {int, float}:
         return False

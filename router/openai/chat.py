@@ -18,14 +18,7 @@ from router.openai.dialects import ChatDialect, TokenIds
 from router.openai.held_exchange import HeldExchange
 from router.openai.stored_chats import ChatKeeper, StoredDialect
 from router.request.aside import LARGE_BYTES
-from router.request.decoding import (
-    MOST_CONTAINERS,
-    UNREADABLE,
-    check_containers,
-    decode_again,
-    invalid,
-    takes_long,
-)
+from router.request.decoding import decode, invalid, takes_long
 from router.request.routes import Route
 from router.request.text import TextJob
 
@@ -69,12 +62,7 @@ _chat = msgspec.json.Decoder(ChatBody)
 
 
 def decode_chat(body: bytes) -> ChatBody:
-    if len(body) > MOST_CONTAINERS:
-        check_containers(body)
-    try:  # as `decode` does, which most chats need not pass
-        decoded = _chat.decode(body)
-    except UNREADABLE as error:
-        decoded = decode_again(_chat, body, error)
+    decoded = decode(_chat, body)
     if _unusual_in_chat(decoded) != _USUAL_CHAT:
         refuse_unsupported(decoded, NEUTRAL, "")
     if decoded.stream_options is not None or decoded.logit_bias:

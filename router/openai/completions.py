@@ -19,6 +19,7 @@ from router.openai.dialects import CompletionDialect, TokenIds
 from router.request.answer import Answers
 from router.request.aside import LARGE_BYTES
 from router.request.decoding import decode, invalid
+from router.request.errors import too_long
 from router.request.routes import Route
 from router.request.text import TextJob
 from router.routing.checkpoint import SamplingDefaults
@@ -44,7 +45,7 @@ _decoder = msgspec.json.Decoder(CompletionBody)
 
 
 def decode_completion(body: bytes) -> CompletionBody:
-    decoded = decode(_decoder, body)
+    decoded = decode(_decoder, body, has_numbers=True)
     refuse_unsupported(decoded, COMPLETION_NEUTRAL, "")
     check_options(decoded)
     if decoded.max_tokens == 0 and not decoded.echo:
@@ -65,6 +66,10 @@ class Completions:
         model = self._models.find(body.model, record)
         asked = (body, record.request_id, tenant, model.defaults)
         calls = await aside.run(tenant, completion_calls, *asked) if is_large else completion_calls(*asked)
+        for call in calls:
+            # The engine would say so too, after all of them had been sent.
+            if call.prompt_ids is not None and len(call.prompt_ids) > model.context_tokens:
+                raise too_long(model.context_tokens, len(call.prompt_ids))
         options = body.stream_options
         dialect = CompletionDialect(
             record.request_id,

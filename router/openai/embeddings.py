@@ -88,7 +88,7 @@ class _Job(EmbeddingJob):
 
 
 def decode_embeddings(body: bytes) -> EmbeddingsBody:
-    return decode(_decoder, body)
+    return decode(_decoder, body, has_numbers=True)
 
 
 def render_rows(answer: EmbeddingAnswer, first: int, encoding_format: str | None) -> bytes:

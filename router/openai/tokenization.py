@@ -121,7 +121,7 @@ class Tokenization:
 
     async def _decoded(self, decoder: msgspec.json.Decoder[Any], exchange: Exchange, record: Record) -> Any:
         raw = exchange.request.body
-        return await self._answers.aside.when_large(len(raw), record.tenant, decode, decoder, raw)
+        return await self._answers.aside.when_large(len(raw), record.tenant, decode, decoder, raw, True)
 
     async def _model(self, name: str | None, record: Record) -> ServedModel:
         """The one that is named, or the only one; its caller may use it."""

@@ -93,6 +93,7 @@ def _prompted(texts: list[str], name: str | None, limits: EmbeddingLimits) -> li
 
 
 def _ids(given: Any, first: Any, limits: EmbeddingLimits) -> list[TokenIds]:
+    check_total(len(given) + sum(len(each) for each in given if isinstance(each, list)))
     if type(first) is int:
         rows = [_convert(given, _Ids)]
     elif isinstance(first, list):

@@ -20,6 +20,14 @@ _LOOKALIKES = dict(
     zip("авекмнорстухіјѕһԁԛԝԍαβεικνορτυχωϲϳıɡ", "abekmhopctyxijshdqwgabeikvoptuxwcjig", strict=True)
 )
 
+_SLICE_CHARS = 1 << 14
+
+
+def _one_space(text: str) -> str:
+    while "  " in text:
+        text = text.replace("  ", " ")
+    return text
+
 
 class Folding(dict[int, str]):
     """From a code point to its folded characters, filled as code points are met; `str.translate` uses it."""
@@ -33,10 +41,13 @@ class Folding(dict[int, str]):
         return folded
 
     def whole(self, text: str) -> str:
-        folded = text.translate(self)
-        while "  " in folded:
-            folded = folded.replace("  ", " ")
-        return folded
+        """A slice at a time, so that others may run in between."""
+        slices = range(0, len(text), _SLICE_CHARS)
+        folded = "".join([self._whole(text[start : start + _SLICE_CHARS]) for start in slices])
+        return _one_space(folded) if len(slices) > 1 else folded
+
+    def _whole(self, text: str) -> str:
+        return _one_space(text.translate(self))
 
     def mapped(self, text: str, before: str) -> tuple[str, list[int]]:
         """The same for a text that follows the folded `before`, and where each character of it comes from."""

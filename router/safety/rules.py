@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import ahocorasick  # type: ignore[import-not-found]  # it ships no types
 import msgspec
@@ -19,6 +19,7 @@ from router.settings import SettingsError
 # A pattern that backtracks without end is the operator's mistake, and the prompt's author may exploit it.
 _TIMEOUT_S = 0.1
 _TIMEOUT_S_PER_CHAR = 1e-6
+_WINDOW_CHARS = 1 << 14
 _ESCAPES = "dDwWsSnrtfvxuUpP"
 _ONLY = "of those that begin with (? only (?: ) may be used"
 # Invisible characters do not count as held; nobody writes so many of them inside a word without intent.
@@ -90,17 +91,19 @@ class BoundedPattern:
         What is before `start` is seen for the boundary alone.
         """
         if is_last:
-            found = self._ended.search(text, start, timeout=_timeout_s(text))
+            found = self._ended.search(text, start, **_terms_for(text))
             return (len(text), False) if found is None else (found.start(), True)
-        found = self._growing.search(text, start, partial=True, timeout=_timeout_s(text))
+        found = self._growing.search(text, start, partial=True, **_terms_for(text))
         too_long = len(text) - self._max_chars
         if found is not None and found.partial and found.start() <= too_long:
-            found = self._growing.search(text, too_long + 1, partial=True, timeout=_timeout_s(text))
+            found = self._growing.search(text, too_long + 1, partial=True, **_terms_for(text))
         return (len(text), False) if found is None else (found.start(), not found.partial)
 
 
-def _timeout_s(text: str) -> float:
-    return _TIMEOUT_S + len(text) * _TIMEOUT_S_PER_CHAR
+def _terms_for(text: str) -> dict[str, Any]:
+    """How long a search may take; a long one leaves the interpreter to others meanwhile."""
+    timeout_s = _TIMEOUT_S + len(text) * _TIMEOUT_S_PER_CHAR
+    return {"timeout": timeout_s, "concurrent": len(text) > _WINDOW_CHARS}
 
 
 def _refuse_assertions(rule: str, pattern: str) -> None:
@@ -222,7 +225,7 @@ class _Matcher:
 
     def _found_terms(self, folded: str, before: str, is_last: bool) -> list[tuple[int, str]]:
         found = []
-        for end, (length, rule, whole_words) in self._terms.iter(folded):
+        for end, (length, rule, whole_words) in self._each_term(folded):
             start = end + 1 - length
             if whole_words:
                 if _is_word(folded[start - 1 : start] if start else before):
@@ -232,6 +235,14 @@ class _Matcher:
                     continue
             found.append((start, rule))
         return found
+
+    def _each_term(self, folded: str) -> Iterator[tuple[int, tuple[int, str, bool]]]:
+        """A window at a time, which begins where a term may that ends in it: others may run in between."""
+        for first in range(0, len(folded), _WINDOW_CHARS):
+            begin = max(0, first - self._longest)
+            for end, term in self._terms.iter(folded, begin, min(first + _WINDOW_CHARS, len(folded))):
+                if end >= first:
+                    yield end, term
 
     def _pending_term(self, folded: str) -> int:
         # A whole word at the end of the text counts too: what follows may make it another word.

@@ -6,10 +6,10 @@ character is looked at more than a few times whatever the text is made of.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import ahocorasick  # type: ignore[import-not-found]  # it ships no types
+import regex
 
 from router.telemetry.number_patterns import card_chars, iban_chars, ipv4_chars, ipv6_chars
 
@@ -25,12 +25,12 @@ class _Kind(NamedTuple):
 
     label: str
     needles: tuple[str, ...]
-    pattern: re.Pattern[str]
+    pattern: regex.Pattern[str]
     judge: Callable[[str], int] | None = None
 
 
 def _kind(label: str, needles: str, pattern: str, judge: Callable[[str], int] | None = None) -> _Kind:
-    return _Kind(label, tuple(needles.split()), re.compile(pattern, re.DOTALL), judge)
+    return _Kind(label, tuple(needles.split()), regex.compile(pattern, regex.DOTALL), judge)
 
 
 _TOKEN = "[A-Za-z0-9_-]"
@@ -74,9 +74,11 @@ for _number, _each in enumerate(_SECRETS):
     for _needle in _each.needles:
         _NEEDLES.add_word(_needle, _number)
 _NEEDLES.make_automaton()
+_LONGEST_NEEDLE = max(len(needle) for each in _SECRETS for needle in each.needles)
 # Cheap to ask first: most lines have no run of digits that could be a number of anybody.
-_DIGITS = re.compile(r"\d[\d ()./-]{5,}\d")
-_IBAN_START = re.compile(r"[A-Z][A-Z]\d\d")
+_DIGITS = regex.compile(r"\d[\d ()./-]{5,}\d")
+_IBAN_START = regex.compile(r"[A-Z][A-Z]\d\d")
+_LONG_CHARS = 1 << 14
 _NUMBERS = (
     _kind("iban", "", r"(?<![A-Za-z0-9])[A-Z]{2}\d\d(?:[ ]?[A-Z0-9]){11,30}", iban_chars),
     _kind("card", "", r"(?<![\w.])[2-6]\d{3}(?:[ -]?\d){9,15}(?!\d)", card_chars),
@@ -104,12 +106,12 @@ _ADDRESSES = (
 def redact(text: str, addresses: bool = False) -> str:
     """The text with `[redacted KIND]` in place of keys, tokens, passwords, e-mail addresses and numbers of
     people, accounts and cards; IP addresses too where that is asked for."""
-    lowered = text.lower()
-    for number in sorted({number for _, number in _NEEDLES.iter(lowered)}):
+    for number in sorted(_kinds_in(text.lower())):
         text = _without(_SECRETS[number], text)
     if "@" in text:
         text = _without(_EMAIL, text)
-    if _DIGITS.search(text) or _IBAN_START.search(text):
+    is_long = _is_long(text)
+    if _DIGITS.search(text, concurrent=is_long) or _IBAN_START.search(text, concurrent=is_long):
         for kind in _NUMBERS:
             text = _without(kind, text)
     if addresses:
@@ -118,19 +120,33 @@ def redact(text: str, addresses: bool = False) -> str:
     return text
 
 
+def _kinds_in(lowered: str) -> set[int]:
+    """Those of which there is a needle; a window at a time, so that others may run in between."""
+    found: set[int] = set()
+    for start in range(0, len(lowered), _LONG_CHARS):
+        end = min(start + _LONG_CHARS + _LONGEST_NEEDLE, len(lowered))
+        found.update(number for _, number in _NEEDLES.iter(lowered, start, end))
+    return found
+
+
+def _is_long(text: str) -> bool:
+    """Whether a search leaves the interpreter to others meanwhile."""
+    return len(text) > _LONG_CHARS
+
+
 def _without(kind: _Kind, text: str) -> str:
     mark = f"[redacted {kind.label}]"
     if kind.judge is not None:
         return _without_judged(kind.pattern, kind.judge, mark, text)
     kept = r"\g<begins>" if "begins" in kind.pattern.groupindex else ""
-    return kind.pattern.sub(kept + mark, text)
+    return kind.pattern.sub(kept + mark, text, concurrent=_is_long(text))
 
 
-def _without_judged(pattern: re.Pattern[str], judge: Callable[[str], int], mark: str, text: str) -> str:
+def _without_judged(pattern: regex.Pattern[str], judge: Callable[[str], int], mark: str, text: str) -> str:
     """Goes on right behind what was taken out, and one character on where it was something else."""
     pieces = []
     done = at = 0
-    while found := pattern.search(text, at):
+    while found := pattern.search(text, at, concurrent=_is_long(text)):
         chars = judge(found[0])
         at = found.start() + (chars or 1)
         if chars:

@@ -221,7 +221,7 @@ async def running_router(
                 file_limits=file_limits or FileLimits(),
                 events=events or MemoryEventLog(),
                 cached=CachedRequests(
-                    KeptAnswers(1 << 20), permits, registry.published, cached_percent, cached_shared
+                    KeptAnswers(1 << 20), permits, registry.published, cached_percent, aside, cached_shared
                 ),
                 cascaded=CascadedRequests([] if cascade is None else [cascade], aside),
                 keyed_grace_s=keyed_grace_s,

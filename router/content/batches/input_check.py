@@ -18,6 +18,7 @@ from router.content.batches.decisions import Event, TooLate
 from router.content.batches.rows import Batch
 from router.content.files.model import PIECE_BYTES, StoredFile
 from router.content.files.rows import find, read_piece
+from router.core.bounded_json import TooMuchJson, decode_bounded
 from router.store.database import StoreAccess
 
 MAX_LINES = 50_000
@@ -141,11 +142,13 @@ class LineCheck:
         if found.text is None:
             return Problem("line_too_long", f"a request may have at most {self.max_line_bytes} bytes")
         try:
-            request = _decoder.decode(found.text)
+            request = decode_bounded(_decoder, found.text, has_numbers=True)
         except msgspec.ValidationError as error:
             return _missing(str(error))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Problem("invalid_json_line", "this line is not valid JSON")
+        except TooMuchJson as error:
+            return Problem("invalid_json_line", str(error))
         return self._wrong_head(request) or self._wrong_body(request.body) or request.custom_id
 
     def _wrong_head(self, request: _Request) -> Problem | None:

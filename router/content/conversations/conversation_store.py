@@ -323,4 +323,15 @@ def _size(text: str) -> int:
 
 
 def encode(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return _encoded(value).decode()
+
+
+def _encoded(value: Any) -> bytes:
+    """An item holds what was said up to three times: each is written by itself, and others run in between."""
+    if isinstance(value, list):
+        return b"[%b]" % b",".join(map(_encoded, value))
+    if isinstance(value, Item):
+        said = {name: getattr(value, name) for name in ("text", "parts")}
+        apart = {name: msgspec.Raw(msgspec.json.encode(each)) for name, each in said.items() if each}
+        value = msgspec.structs.replace(value, **apart)
+    return msgspec.json.encode(value)

@@ -11,6 +11,7 @@ import msgspec
 from python_backend.wire.errors import ErrorKind, InflightError
 from router.content.conversations.window import Entry
 from router.content.documents.documents import Documents
+from router.core.bounded_json import TooMuchJson, decode_text
 from router.core.messages import (
     CalledFunction,
     CalledTool,
@@ -22,7 +23,7 @@ from router.core.messages import (
 )
 from router.core.origin import random_hex
 from router.core.tenant import Caller
-from router.request.decoding import MOST_CONTAINERS, check_containers, invalid
+from router.request.decoding import invalid
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _TYPES = (
@@ -238,11 +239,11 @@ class _Reader:
         if not item.call_id or not item.name or item.arguments is None:
             raise self._invalid("", "a function_call needs call_id, name and arguments")
         try:
-            if len(item.arguments) > MOST_CONTAINERS:
-                check_containers(item.arguments.encode())
-            msgspec.json.decode(item.arguments or "{}")
+            decode_text(item.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
             raise self._invalid("arguments", "expected JSON") from None
+        except TooMuchJson as error:
+            raise self._invalid("arguments", str(error)) from None
         return call_item(item.call_id, item.name, item.arguments, item.namespace)
 
     def _custom_call(self, item: GivenItem) -> Item:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -144,6 +145,40 @@ async def test_an_answer_that_failed_is_not_kept(router: RunningRouter) -> None:
 async def test_what_is_to_be_stored_is_asked_of_the_model(router: RunningRouter) -> None:
     key = await new_key(router)
     assert [outcome(await ask(router, key, store=True)) for _ in range(2)] == [None, None]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_names_are_the_same_however_they_are_escaped(router: RunningRouter, path: str) -> None:
+    """What is not cached is decided from what the body says, not from how it says it."""
+    key = await new_key(router)
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **ASKED}
+    body = json.dumps({**BODIES[path], "stor_": True}).replace("stor_", "stor\\u0065")
+    answers = [await router.http.post(path, content=body, headers=headers) for _ in range(2)]
+    assert "x-inflight-cache" not in {name for each in answers for name in each.headers}
+
+
+async def test_what_a_deleted_file_said_does_not_come_back_however_its_name_is_escaped(
+    router: RunningRouter,
+) -> None:
+    key = await new_key(router)
+    headers = {"authorization": f"Bearer {key}"}
+    form = {"purpose": (None, "user_data"), "file": ("a.txt", b"secret")}
+    made = await router.http.post("/v1/files", files=form, headers=headers)
+    part = {"type": "file", "file": {"file_id": made.json()["id"]}}
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": [part]}]}
+    body = json.dumps(asked).replace("file_id", "file\\u005fid")
+    headers |= {"content-type": "application/json", **ASKED}
+    assert outcome(await router.http.post(CHAT, content=body, headers=headers)) is None
+    await router.http.delete(f"/v1/files/{made.json()['id']}", headers=headers)
+    assert (await router.http.post(CHAT, content=body, headers=headers)).status_code == 404
+
+
+async def test_words_that_are_names_elsewhere_do_not_keep_an_answer_from_the_cache(
+    router: RunningRouter,
+) -> None:
+    key = await new_key(router)
+    said = [{"role": "user", "content": '"file_id" "store": true "url": "https://a.org"'}]
+    assert [outcome(await ask(router, key, messages=said)) for _ in range(2)] == ["miss", "hit"]
 
 
 class Web:

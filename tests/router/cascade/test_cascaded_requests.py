@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -106,6 +107,17 @@ async def test_every_door_tells_the_small_models_answer_where_it_passes_and_else
         assert bad.headers["x-inflight-cascade"] == f"{NAME}; model={LARGE}; reason=log_prob"
         assert it.calls() == (2, 1, 0)
         assert it.answered() == {(MODEL, ""): 1, (LARGE, "log_prob"): 1}
+
+
+async def test_a_cascade_is_found_however_its_name_is_escaped() -> None:
+    async with cascading(CERTAIN) as it:
+        body = json.dumps({"model": NAME, "messages": QUESTION}).replace(
+            NAME, f"\\u{ord(NAME[0]):04x}{NAME[1:]}"
+        )
+        kind = {"content-type": "application/json"}
+        answer = await it.router.http.post(CHAT, content=body, headers=kind)
+        assert answer.headers["x-inflight-cascade"] == f"{NAME}; model={MODEL}"
+        assert it.calls() == (1, 0, 0)
 
 
 @pytest.mark.parametrize("script", ["good", "bad"])

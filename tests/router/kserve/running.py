@@ -9,6 +9,7 @@ from typing import Any
 
 from router.admission.gates import Gates
 from router.app import App
+from router.cascade.cascade import Cascade
 from router.core.manifest import Kind, Manifest, entry_name, member_name
 from router.core.tenant import LOCAL_CALLER
 from router.http.listener import Listener
@@ -73,11 +74,14 @@ def _text(fleet: Fleet, version: int = 1) -> ServedModel:
 
 @asynccontextmanager
 async def running_kserve(
-    safety: Safety | None = None, gates: Gates | None = None, tracer: Tracer | None = None
+    safety: Safety | None = None,
+    gates: Gates | None = None,
+    tracer: Tracer | None = None,
+    cascade: Cascade | None = None,
 ) -> AsyncIterator[RunningKserve]:
     triton = await FakeTriton(usual_answer).start()
     fleet = Fleet([TritonServer("first", triton.url)])
-    async with running_router(gates=gates, tracer=tracer, safety=safety) as router:
+    async with running_router(gates=gates, tracer=tracer, safety=safety, cascade=cascade) as router:
         parts, registry = router.parts, router.parts.models
         registry.publish({MODEL: lineup_of(_text(fleet)), EMBEDDER: registry.lineups[EMBEDDER]})
         door = Door(registry, parts.answers)
