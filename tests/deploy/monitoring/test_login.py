@@ -17,7 +17,7 @@ from benchmarks.stack import free_port
 from deploy.compose_file import ROOT, compose
 from tests.debian import debian_program
 from tests.deploy.compose.reading import replaced
-from tests.stack.releasing import until
+from tests.waiting import wait_until
 
 COMPOSE = compose()["services"]["prometheus"]["command"]
 PATHS = [
@@ -98,7 +98,7 @@ def test_prometheus_answers_with_its_login_and_reads_itself_by_it(
         ).json()
         return bool(found["data"]["result"])
 
-    until(reads_itself, "Prometheus does not read itself", 60)
+    wait_until(reads_itself, "Prometheus does not read itself", 60)
 
 
 @pytest.mark.parametrize("origin", STRANGERS)
