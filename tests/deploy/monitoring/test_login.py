@@ -51,7 +51,7 @@ def running(command: list[str], port: int, log: Path) -> Iterator[httpx.Client]:
                 except httpx.TransportError:
                     return False
 
-            until(answers, f"it does not start: {log.read_text()}", 60)
+            wait_until(answers, f"it does not start: {log.read_text()}", 60)
             yield http
     finally:
         process.terminate()
