@@ -15,7 +15,7 @@ import msgspec
 from python_backend.wire.errors import InflightError
 from router.cascade.checks import Reason, helps_to_ask_large
 from router.cascade.trial import HoldingExchange, Inadequate, Trial
-from router.core.bounded_json import MOST_NUMBERS, TooMuchJson, is_light, weigh
+from router.core.bounded_json import LIGHT_BYTES, MOST_NUMBERS, TooMuchJson, weigh
 from router.core.record import Record, new_request_id
 from router.http.inner_exchange import InnerExchange
 from router.request.decoding import UNREADABLE, invalid
@@ -173,7 +173,7 @@ class CascadedRequests:
 def _read(body: bytes) -> _Asked | None:
     """None for what is no such request: its endpoint will say why."""
     try:
-        if not is_light(body) and weigh(body).commas > MOST_NUMBERS:
+        if len(body) > LIGHT_BYTES and weigh(body).commas > MOST_NUMBERS:
             return None
         return _asked.decode(body)
     except (*UNREADABLE, TooMuchJson):
