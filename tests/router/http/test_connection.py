@@ -282,6 +282,7 @@ async def impatient() -> AsyncIterator[RunningRouter]:
             IMPATIENT.body_timeout_s,
         ),
     ],
+    ids=["in its head", "in its body"],
 )
 async def test_a_request_that_trickles_in_times_out(
     impatient: RunningRouter, sent: bytes, limit_s: float
