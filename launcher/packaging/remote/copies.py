@@ -15,6 +15,7 @@ from launcher.packaging.models.checkpoint import CheckpointError, exclusive, ser
 from launcher.packaging.models.fingerprint import combined, hash_files, remember_hashes
 from launcher.packaging.models.manifest import find_damage, read_source, write_manifest
 from launcher.packaging.remote.address import Address, AddressError, is_address, parse_address
+from launcher.packaging.remote.looking import look_at
 from launcher.packaging.remote.source import SourceError, Unreachable
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Copies:
         with closing(open_source(address)) as source:
             try:
                 with self._progress.stage(f"Looking at {address.asked}"):
-                    listing = source.look()
+                    listing = look_at(address)
             except Unreachable as error:
                 if found := self._sound(known, address):
                     with self._progress.stage(f"{error}; serving the copy fetched earlier"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -85,6 +86,22 @@ async def cascading(cascade: Cascade) -> AsyncIterator[Cascading]:
     async with running_router(cascade=cascade, others=others) as router:
         router.pipeline.script = lambda call: said("small")
         yield Cascading(router, large, judge)
+
+
+async def test_a_name_written_with_escapes_is_the_same_cascade() -> None:
+    async with cascading(CERTAIN) as it:
+        body = json.dumps({"model": NAME, **BODIES[CHAT]}).replace(NAME, rf"\u{ord(NAME[0]):04x}{NAME[1:]}")
+        assert NAME not in body
+        answer = await it.router.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+        assert answer.headers["x-inflight-cascade"] == f"{NAME}; model={MODEL}"
+        assert it.calls() == (1, 0, 0)
+
+
+async def test_a_tag_of_ollama_is_part_of_the_name_elsewhere() -> None:
+    async with cascading(CERTAIN) as it:
+        assert (await it.ask("/api/chat", model=f"{NAME}:latest")).status_code == 200
+        refused = await it.ask(CHAT, model=f"{NAME}:latest")
+        assert (refused.status_code, it.calls()) == (404, (1, 0, 0))
 
 
 @pytest.mark.parametrize("stream", [False, True])
