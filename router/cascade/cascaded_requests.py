@@ -34,7 +34,6 @@ _CHAT = "/v1/chat/completions"
 # Where a model is asked for text, and named by the field `model` of a body in JSON.
 _PATHS = frozenset({_CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"})
 _OLLAMA, _ANY_TAG = "/api/", ":latest"  # which its clients put behind a name
-_ESCAPE = b"\\u"  # a name may be written with them
 _YES, _NO = "yes", "no"
 _FIELDS = tuple(field.name for field in fields(Record))
 
@@ -92,7 +91,7 @@ class CascadedRequests:
     async def _answer(self, endpoint: Endpoint, exchange: Exchange, record: Record) -> None:
         body = exchange.request.body
         asked = None
-        if _ESCAPE in body or any(mark in body for mark in self._marks):
+        if any(mark in body for mark in self._marks):
             asked = await self._aside.when_large(len(body), record.tenant, _read, body)
         cascade = None if asked is None else self._cascades.get(_name_in(asked, exchange.request.path))
         if asked is None or cascade is None:

@@ -17,7 +17,7 @@ _PYTHONS = {"True": "true", "False": "false", "None": "null"}
 _KINDS = {str: "string", bool: "boolean", float: "number", list: "array", dict: "object", type(None): "null"}
 # Into a schema that may refer to itself: for one argument, and for all arguments of an answer's calls.
 _MOST_STEPS = 64
-_MOST_STEPS_IN_ALL = 10_000
+_MOST_STEPS_IN_ALL = 2_000
 _LONGEST_REFERENCE = 1_000  # characters
 
 

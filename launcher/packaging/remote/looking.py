@@ -32,21 +32,20 @@ def look_at(address: Address, limit_s: float = LOOK_S, memory_bytes: int = MEMOR
     """The files that are there now; raises SourceError, or Unreachable where nobody answers."""
     where = address.without_pin.rstrip("/")
     order = json.dumps([memory_bytes, asdict(address)])  # not on the command line: a query may be a secret
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=_ROOT,
         text=True,
-    )
-    try:
-        told, complaint = child.communicate(order, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        raise Unreachable(f"{where} has not listed its files within {limit_s:g} s") from None
-    finally:
-        child.kill()
-        child.wait()
+    ) as child:
+        try:
+            told, complaint = child.communicate(order, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise Unreachable(f"{where} has not listed its files within {limit_s:g} s") from None
+        finally:
+            child.kill()
     if child.returncode == 0:
         return _listing(json.loads(told))
     if child.returncode < 0 or child.returncode == _TOO_LARGE:

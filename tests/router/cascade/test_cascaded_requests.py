@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -86,15 +85,6 @@ async def cascading(cascade: Cascade) -> AsyncIterator[Cascading]:
     async with running_router(cascade=cascade, others=others) as router:
         router.pipeline.script = lambda call: said("small")
         yield Cascading(router, large, judge)
-
-
-async def test_a_name_written_with_escapes_is_the_same_cascade() -> None:
-    async with cascading(CERTAIN) as it:
-        body = json.dumps({"model": NAME, **BODIES[CHAT]}).replace(NAME, rf"\u{ord(NAME[0]):04x}{NAME[1:]}")
-        assert NAME not in body
-        answer = await it.router.http.post(CHAT, content=body, headers={"content-type": "application/json"})
-        assert answer.headers["x-inflight-cascade"] == f"{NAME}; model={MODEL}"
-        assert it.calls() == (1, 0, 0)
 
 
 async def test_a_tag_of_ollama_is_part_of_the_name_elsewhere() -> None:
