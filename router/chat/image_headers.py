@@ -18,9 +18,10 @@ _PACKED_TEXTS = frozenset({b"zTXt", b"iTXt", b"iCCP"})
 _JPEG = b"\xff\xd8"
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_SCAN = 0xDA
-_JPEG_BARE = frozenset({0x01, *range(0xD0, 0xDA)})  # markers without a length
+# Of others decoders differ in what belongs to them, so that one of them might find another size in there.
+_JPEG_KNOWN = _JPEG_SIZES | {0xC4, 0xCC, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)}
 _GIFS = (b"GIF87a", b"GIF89a")
-_GIF_EXTENSION, _GIF_FRAME = 0x21, 0x2C
+_GIF_EXTENSION, _GIF_COMMENT, _GIF_FRAME = 0x21, 0xFE, 0x2C
 
 
 class ImageHeader(NamedTuple):
@@ -77,10 +78,10 @@ def _jpeg(data: bytes) -> ImageHeader:
             at += 1
             continue
         at += 2
-        if kind in _JPEG_BARE:
-            continue
         if kind == _JPEG_SCAN:
             break
+        if kind not in _JPEG_KNOWN:
+            raise ValueError("it has an unknown segment")
         (length,) = struct.unpack_from(">H", data, at)
         if kind in _JPEG_SIZES:
             if size is not None:
@@ -99,6 +100,8 @@ def _gif(data: bytes) -> ImageHeader:
     at = 13 + _colours(flags)
     parts = 0
     while data[at] == _GIF_EXTENSION:
+        if not data[at + 2] and data[at + 1] != _GIF_COMMENT:  # where decoders differ
+            raise ValueError("it has an empty extension")
         at += 2
         while data[at]:
             at, parts = at + data[at] + 1, parts + 1

@@ -15,7 +15,7 @@ from launcher.packaging.models.checkpoint import CheckpointError, exclusive, ser
 from launcher.packaging.models.fingerprint import combined, hash_files, remember_hashes
 from launcher.packaging.models.manifest import find_damage, read_source, write_manifest
 from launcher.packaging.remote.address import Address, AddressError, is_address, parse_address
-from launcher.packaging.remote.looking import look_at
+from launcher.packaging.remote.looking import look_at, open_source
 from launcher.packaging.remote.source import SourceError, Unreachable
 
 if TYPE_CHECKING:
@@ -50,24 +50,6 @@ def fetch_model(text: str, data_dir: Path, progress: Progress) -> LocalCopy:
         return Copies(data_dir / "models", data_dir, progress).of(address)
     except (AddressError, SourceError) as error:
         raise CheckpointError(str(error)) from None
-
-
-def open_source(address: Address) -> Source:
-    if address.scheme == "hf":
-        from launcher.packaging.remote.hub import HubRepository
-
-        return HubRepository(address)
-    if address.scheme == "oci":
-        from launcher.packaging.remote.registry import Registry
-
-        return Registry(address)
-    if address.scheme in ("s3", "gs"):
-        from launcher.packaging.remote.object_store import Bucket
-
-        return Bucket(address)
-    from launcher.packaging.remote.web import WebPlace
-
-    return WebPlace(address)
 
 
 def _on_this_machine(address: Address, data_dir: Path, progress: Progress) -> LocalCopy:

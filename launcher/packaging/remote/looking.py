@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from launcher.packaging.remote.address import Address
 from launcher.packaging.remote.source import Listing, SourceError, Unreachable
 
 if TYPE_CHECKING:
-    from launcher.packaging.remote.address import Address
+    from launcher.packaging.remote.source import Source
 
 LOOK_S = 120.0
 MEMORY_BYTES = 1 << 30
@@ -54,6 +55,24 @@ def look_at(address: Address, limit_s: float = LOOK_S, memory_bytes: int = MEMOR
     raise Unreachable(f"{where} cannot be read: {(complaint.strip().splitlines() or ['no reason'])[-1]}")
 
 
+def open_source(address: Address) -> Source:
+    if address.scheme == "hf":
+        from launcher.packaging.remote.hub import HubRepository
+
+        return HubRepository(address)
+    if address.scheme == "oci":
+        from launcher.packaging.remote.registry import Registry
+
+        return Registry(address)
+    if address.scheme in ("s3", "gs"):
+        from launcher.packaging.remote.object_store import Bucket
+
+        return Bucket(address)
+    from launcher.packaging.remote.web import WebPlace
+
+    return WebPlace(address)
+
+
 def _listing(told: dict[str, object]) -> Listing:
     if "listing" in told:
         return msgspec.convert(told["listing"], Listing)
@@ -64,7 +83,6 @@ def main() -> int:
     from contextlib import closing
 
     from launcher.packaging.remote.address import Address
-    from launcher.packaging.remote.copies import open_source
 
     memory_bytes, address = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))

@@ -38,6 +38,11 @@ def jpeg_size(width: int, height: int) -> bytes:
     return b"\xff\xc0" + struct.pack(">HBHHBBBB", 11, 8, height, width, 1, 1, 0x11, 0)
 
 
+def hidden(kind: int) -> bytes:
+    """A segment in which a library that knows no such segments finds another size."""
+    return bytes([0xFF, kind]) + struct.pack(">H", 2 + len(jpeg_size(1, 1))) + jpeg_size(60_000, 60_000)
+
+
 def gif(extension: bytes, screen: tuple[int, int] = (5, 5), frame: tuple[int, int] = (5, 5)) -> bytes:
     head = b"GIF89a" + struct.pack("<HHBBB", *screen, 0, 0, 0)
     return head + extension + b"," + struct.pack("<HHHHB", 0, 0, *frame, 0)
@@ -58,7 +63,9 @@ def test_a_header_says_what_a_decoder_finds(
     kind: str, size: tuple[int, int], options: dict[str, Any]
 ) -> None:
     if kind == "JPEG" or (kind == "WEBP" and size != (1, 1)):
-        options = {name: value for name, value in options.items() if name != "save_all"}
+        options = {
+            name: value for name, value in options.items() if name not in ("save_all", "append_images")
+        }
     with BytesIO() as file:
         PIL.Image.new("RGB", size, "red").save(file, kind, **options)
         data = file.getvalue()
@@ -79,6 +86,9 @@ def test_a_header_says_what_a_decoder_finds(
         b"\xff\xd8" + b"\0" * 30_000 + jpeg_size(1, 1) + SCAN,
         b"\xff\xd8" + SCAN,
         gif(b"!\xfe" + b"\x01a" * (MOST_SEGMENTS + 1) + b"\0"),
+        b"\xff\xd8" + jpeg_size(1, 1) + hidden(0x00) + SCAN,
+        b"\xff\xd8" + jpeg_size(1, 1) + hidden(0xF0) + SCAN,
+        gif(b"!\xf9\0"),
         b"RIFF\0\0\0\0WEBPXYZ " + b"\0" * 30,
     ],
 )
