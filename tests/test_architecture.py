@@ -293,7 +293,6 @@ HEAVY = {
     "onnxruntime": ("python_backend/embeddings", "python_backend/triton_adapter/onnx_model.py"),
     "opentelemetry": ("router/telemetry/tracing",),
     "vllm": ("python_backend/engine/runtimes/vllm",),
-    "PIL": ("router/chat/images.py",),
     "redis": ("router/control/peers",),
 }
 PRODUCT = (

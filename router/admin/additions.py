@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from router.http.exchange import Exchange
     from router.tenants.tenancy import Tenancy
 
-# Words and numbers alone: no path, no JSON, nothing of which a runtime could make code.
-_Parameter = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-_Value = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,+-]{0,63}$")]
+# Words and numbers alone: no path, not even of one word, no JSON, nothing of which a runtime could make code.
+_Parameter = Annotated[str, Meta(pattern=r"^(?!\w*_(dir|path)\Z)[a-z][a-z0-9_]{0,63}\Z")]
+_Value = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._,+-]{0,63}\Z")]
 
 
 class AdditionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`source` is one of GET /admin/release-sources; without a version it is one more than the highest."""
 
-    model: Annotated[str, Meta(pattern=f"^{MODEL_NAME.pattern}$")]
+    model: Annotated[str, Meta(pattern=rf"^{MODEL_NAME.pattern}\Z")]
     source: Annotated[str, Meta(max_length=300)]
     version: Annotated[int, Meta(ge=1, le=LARGEST_VERSION)] | None = None
     parameters: Annotated[dict[_Parameter, _Value], Meta(max_length=50)] = {}
-    notes: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{0,500}$")] = ""
+    notes: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{0,500}\Z")] = ""
 
 
 class AdditionDoor:

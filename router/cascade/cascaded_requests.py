@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _CHAT = "/v1/chat/completions"
 # Where a model is asked for text, and named by the field `model` of a body in JSON.
 _PATHS = frozenset({_CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"})
-_ANY_TAG = ":latest"  # which Ollama's clients put behind a name
+_OLLAMA, _ANY_TAG = "/api/", ":latest"  # which its clients put behind a name
 _YES, _NO = "yes", "no"
 _FIELDS = tuple(field.name for field in fields(Record))
 
@@ -91,7 +91,7 @@ class CascadedRequests:
     async def _answer(self, endpoint: Endpoint, exchange: Exchange, record: Record) -> None:
         body = exchange.request.body
         asked = await self._aside.when_large(len(body), record.tenant, _read, body)
-        cascade = None if asked is None else self._cascades.get(asked.model.removesuffix(_ANY_TAG))
+        cascade = None if asked is None else self._cascades.get(_name_in(asked, exchange.request.path))
         if asked is None or cascade is None:
             await endpoint(exchange, record)
             return
@@ -168,6 +168,10 @@ class CascadedRequests:
             log.warning("the judge of %s failed: %s", cascade.name, error.message)
             return False
         return _judged.decode(inner.body).choices[0].message.content == _YES
+
+
+def _name_in(asked: _Asked, path: str) -> str:
+    return asked.model.removesuffix(_ANY_TAG) if path.startswith(_OLLAMA) else asked.model
 
 
 def _read(body: bytes) -> _Asked | None:

@@ -148,24 +148,22 @@ class ToolReader:
         text, out = "".join(self._held), []
         if not self._is_begun and not self._begins(text):
             return ""
-        while (start := self._opened(text)) >= 0:
-            out.append(text[:start])
+        at = 0  # what is before has been read: a whole answer may be one chunk, with thousands of calls
+        while found := self._form.opening.search(text, at):
+            start = found.start()
+            out.append(text[at:start])
             end = text.find(closing, start) if closing else -1
             if end < 0:
                 self._hold(text[start:], is_open=True)
                 self._to_end = not closing
                 return "".join(out)
-            out.append(self._take(text[start : end + len(closing)]))
-            text = text[end + len(closing) :]
+            at = end + len(closing)
+            out.append(self._take(text[start:at]))
+        text = text[at:]
         keep = tail_length(text, self._form.openings)
         out.append(text[: len(text) - keep])
         self._hold(text[len(text) - keep :], is_open=False)
         return "".join(out)
-
-    def _opened(self, text: str) -> int:
-        """Where the first call begins; -1 for none."""
-        places = [place for each in self._form.openings if (place := text.find(each)) >= 0]
-        return min(places, default=-1)
 
     def _begins(self, text: str) -> bool:
         """Whether the answer, of which this is all so far, begins as a text."""

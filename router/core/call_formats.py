@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import msgspec
 
@@ -42,6 +43,16 @@ class CallFormat:
     read: Callable[[str, Schemas], Sequence[WrittenCall]]
     bare: str = ""
     is_special: bool = False
+
+    @property
+    def opening(self) -> re.Pattern[str]:
+        """Finds the next of the openings."""
+        return _any_of(self.openings)
+
+
+@cache
+def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, marks)))
 
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"

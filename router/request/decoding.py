@@ -93,6 +93,8 @@ def decode_query(query: str, kind: type[Value]) -> Value:
         fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_QUERY_FIELDS))
     except ValueError:
         raise invalid(f"the query has more than {_MOST_QUERY_FIELDS} fields") from None
+    if "%00" in query or "\0" in query:  # nothing that is stored has one, and PostgreSQL takes no such text
+        raise invalid("the query has a NUL character (%00): leave it out")
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client.terminal import print
+from client.terminal import confirm, print
 from launcher.commands.installation import EXIT_FAILED, open_installation
 from launcher.commands.option_values import model_named, release_named
 from launcher.commands.options import AnyModel, AsJson, Config, DataDir, ModelName, ReleaseName
@@ -73,10 +73,9 @@ def add(
     from launcher.stack.stop_signals import StopSignals
 
     if runs_code and not yes:
-        typer.confirm(
+        confirm(
             f"Whoever controls {path.partition('?')[0]} will run code as Triton's user, who can read this "
-            "stack's secrets, keys and prompts. Fetch it?",
-            abort=True,
+            "stack's secrets, keys and prompts. Fetch it?"
         )
     signals = StopSignals()
     with open_installation(data_dir, config) as ours:

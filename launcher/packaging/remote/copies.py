@@ -17,6 +17,7 @@ from launcher.packaging.models.fingerprint import combined, hash_files, remember
 from launcher.packaging.models.manifest import find_damage, read_source, write_manifest
 from launcher.packaging.remote.address import Address, AddressError, is_address, parse_address
 from launcher.packaging.remote.data_files import all_but_backends, named, only_data
+from launcher.packaging.remote.looking import look_at, open_source
 from launcher.packaging.remote.source import SourceError, Unreachable
 
 if TYPE_CHECKING:
@@ -66,24 +67,6 @@ def is_fetched(path: Path, data_dir: Path) -> bool:
     return any(place in path.expanduser().resolve().parents for place in places)
 
 
-def open_source(address: Address) -> Source:
-    if address.scheme == "hf":
-        from launcher.packaging.remote.hub import HubRepository
-
-        return HubRepository(address)
-    if address.scheme == "oci":
-        from launcher.packaging.remote.registry import Registry
-
-        return Registry(address)
-    if address.scheme in ("s3", "gs"):
-        from launcher.packaging.remote.object_store import Bucket
-
-        return Bucket(address)
-    from launcher.packaging.remote.web import WebPlace
-
-    return WebPlace(address)
-
-
 def _on_this_machine(address: Address, data_dir: Path, progress: Progress) -> LocalCopy:
     path = Path(address.path)
     if not path.exists():
@@ -119,7 +102,7 @@ class Copies:
         with closing(open_source(address)) as source:
             try:
                 with self._progress.stage(f"Looking at {address.asked}"):
-                    listing = self._allowed(source.look(), address.without_pin.rstrip("/"))
+                    listing = self._allowed(look_at(address), address.without_pin.rstrip("/"))
             except Unreachable as error:
                 if found := self._sound(known, address):
                     with self._progress.stage(f"{error}; serving the copy fetched earlier"):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_S = 30.0
+_MOST_ANSWER_BYTES = 1 << 20
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 # What `oras` and the CNCF's model format call a file in its layer.
 _NAMES = ("org.opencontainers.image.title", "org.cncf.model.filepath")
@@ -61,9 +62,12 @@ class Registry:
             raise SourceError("oci:// needs the package oras: install inflight[oci]") from None
         with requests.Session() as session:
             self._keep_tls(session)
-            asked = session.get(f"{self._host}/", timeout=_TIMEOUT_S).headers.get("WWW-Authenticate", "")
+            with session.get(f"{self._host}/", timeout=_TIMEOUT_S, stream=True) as response:
+                asked = response.headers.get("WWW-Authenticate", "")
         way = "basic" if asked.lower().startswith("basic") else "token"
         client = Client(self._address.place, insecure=self._is_plain, auth_backend=way)
+        for scheme in ("https://", "http://"):
+            client.session.mount(scheme, bounded_answers())
         self._keep_tls(client.session)
         container = client.get_container(f"{self._address.place}/{self._address.path}")
         client.auth.load_configs(container, _docker_configs())
@@ -89,6 +93,9 @@ class Registry:
         return RemoteFile(name, int(layer["size"]), digest, digest.removeprefix("sha256:"))
 
     def download(self, listing: Listing, into: Path, advance: Callable[[int], None]) -> None:
+        if self._client is None:  # it was looked at by another process
+            with _as_ours(self._address.without_pin):
+                self._client = self._log_in()
         RangedDownload(self, advance).run(listing.files, into)
 
     def close(self) -> None:
@@ -126,6 +133,27 @@ class Registry:
             raise SourceError(f"no permission to read {where}: log in with `docker login` or `oras login`")
         if response.status_code not in allowed:
             raise Unreachable(f"{where}: the registry answers {response.status_code}")
+
+
+def bounded_answers() -> Any:
+    """Answers that are not read piece by piece, such as tokens, are of this size at most."""
+    from requests.adapters import HTTPAdapter
+    from requests.exceptions import ContentDecodingError
+
+    class Bounded(HTTPAdapter):
+        def send(self, request: Any, stream: bool = False, **how: Any) -> Any:  # type: ignore[override]
+            response = super().send(request, stream=stream, **how)
+            if not stream:
+                content = response.raw.read(_MOST_ANSWER_BYTES + 1, decode_content=True)
+                if len(content) > _MOST_ANSWER_BYTES:
+                    response.close()
+                    raise ContentDecodingError(
+                        f"more than {_MOST_ANSWER_BYTES} bytes in answer to a question"
+                    )
+                response._content, response._content_consumed = content, True
+            return response
+
+    return Bounded()
 
 
 @contextmanager

@@ -28,6 +28,12 @@ _PARTS = {
     "mlp.gate_up_proj": (Part.GATE, Part.UP),
     "mlp.down_proj": (Part.DOWN,),
 }
+# Of a pattern that chooses modules by their names: an adapter may bring one that takes for ever, and nothing
+# else of the engine runs while it is tried.
+_LONGEST_PATTERN = 500
+_MOST_REPEATS = 3
+_REPEAT = re.compile(r"(?<!\\)[*+{]")
+_REPEATED_GROUP = re.compile(r"\)[*+?{]")
 _MLP = (Part.GATE, Part.UP, Part.DOWN)
 _NAME = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight")
 _MODULE = re.compile(r"(?:model\.)?(?:language_model\.)?layers\.(?P<layer>\d+)\.(?P<product>.+)")
@@ -61,8 +67,8 @@ def read_adapter(directory: Path, name: str, shape: DecoderShape, max_rank: int)
         layer, parts = _place_of(name, module, shape)
         if set(sides) != {"A", "B"}:
             raise unusable(f"adapter {name} has only one of lora_A and lora_B for {module}")
+        _refuse_misfit(name, module, parts, files.shape(sides["A"]), files.shape(sides["B"]), shape, max_rank)
         shrink, expand = files.read(sides["A"]), files.read(sides["B"])
-        _refuse_misfit(name, module, parts, shrink, expand, shape, max_rank)
         scaled = expand * np.float32(_scale(config, module, len(shrink)))
         layers[layer] |= _split(parts, shrink, scaled, shape, layer)
     rank = max((pair.rank for layer in layers for pair in layer.values()), default=0)
@@ -104,17 +110,18 @@ def _refuse_misfit(
     name: str,
     module: str,
     parts: tuple[Part, ...],
-    shrink: Weights,
-    expand: Weights,
+    shrink: tuple[int, ...],
+    expand: tuple[int, ...],
     shape: DecoderShape,
     max_rank: int,
 ) -> None:
+    """By the header, before the numbers are read: they may be more than there is memory for."""
     sizes = part_sizes(shape)
     inputs, outputs = sizes[parts[0]][0], sum(sizes[part][1] for part in parts)
-    rank = len(shrink)
-    if shrink.shape != (rank, inputs) or expand.shape != (outputs, rank):
+    rank = shrink[0] if shrink else 0
+    if shrink != (rank, inputs) or expand != (outputs, rank):
         raise unusable(
-            f"adapter {name} was made for another model: {module} has {shrink.shape} and {expand.shape}; "
+            f"adapter {name} was made for another model: {module} has {shrink} and {expand}; "
             f"expected ({rank}, {inputs}) and ({outputs}, {rank})"
         )
     if not 1 <= rank <= max_rank:
@@ -127,11 +134,25 @@ def _refuse_misfit(
 def _scale(config: dict[str, Any], module: str, rank: int) -> float:
     alpha = config.get("lora_alpha", 8)
     for pattern, other in (config.get("alpha_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
+        if _fits(pattern, module):
             alpha = other
     if not isinstance(alpha, (int, float)):
         raise unusable(f"lora_alpha is {alpha!r}; it must be a number")
     return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
+
+
+def _fits(pattern: str, module: str) -> bool:
+    """Whether PEFT's pattern means this module."""
+    is_long = len(pattern) > _LONGEST_PATTERN or len(_REPEAT.findall(pattern)) > _MOST_REPEATS
+    if is_long or _REPEATED_GROUP.search(pattern):
+        raise unsupported(
+            f"alpha_pattern has {pattern[:100]!r}; allowed: up to {_LONGEST_PATTERN} characters with at most "
+            f"{_MOST_REPEATS} repetitions, none of them of a group"
+        )
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", module) is not None
+    except (re.error, RecursionError) as error:
+        raise unusable(f"alpha_pattern has {pattern[:100]!r}: {error}") from error
 
 
 def _split(

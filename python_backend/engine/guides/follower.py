@@ -1,8 +1,9 @@
 """What may come next after the tokens that answers were given, found beside the step loop.
 
 Most guides take a fraction of a millisecond for a token. Those that are known for it are followed all
-together, by threads that need no interpreter; the others one by one, so that whoever takes long keeps nobody
-else waiting.
+together, by threads that need no interpreter; the others one by one. A guide that turns out to be slow is
+followed from then on by a thread of its own kind, which gives way to steps: answers under such guides wait
+for each other, and nobody else waits for them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from threading import get_native_id
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from llguidance import LLExecutor
 
 from python_backend.engine.guides.limits import GuideLimits, refusal
+from python_backend.host.priorities import give_way
 from python_backend.wire.errors import InflightError
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ Outcome = TypeVar("Outcome")
 # A guide that took no longer than this so many times in a row is followed together with others.
 _QUICK_S = 0.002
 _PROVEN = 8
+# A guide that has taken so much longer than this for each token is slow.
+_MOST_DEBT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +48,24 @@ class Allowed:
 
 
 class GuideCost:
-    """What is known of all answers that follow one guide: how often in a row it was quick."""
+    """What is known of all answers that follow one guide: how often in a row it was quick, and whether it is
+    slow, which it stays."""
 
-    __slots__ = ("_quick",)
+    __slots__ = ("_debt_s", "_quick", "is_high")
 
     def __init__(self) -> None:
         self._quick = 0
+        self._debt_s = 0.0
+        self.is_high = False
 
     @property
     def is_low(self) -> bool:
-        return self._quick >= _PROVEN
+        return self._quick >= _PROVEN and not self.is_high
 
     def note(self, took_s: float) -> None:
         self._quick = self._quick + 1 if took_s <= _QUICK_S else 0
+        self._debt_s = max(0.0, self._debt_s + took_s - _QUICK_S)
+        self.is_high = self.is_high or self._debt_s > _MOST_DEBT_S
 
     def doubt(self) -> None:
         self._quick = 0
@@ -111,10 +121,12 @@ class Follower:
     def __init__(self, limits: GuideLimits) -> None:
         self.limits = limits
         self._threads = ThreadPoolExecutor(limits.following_threads, "guide-follow")
+        self._slow = ThreadPoolExecutor(1, "guide-follow-slow", lambda: give_way(get_native_id()))
         self._told: list[tuple[Position, int]] = []
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self._slow.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, task: Callable[[], Outcome]) -> Future[Outcome]:
         """Something else that is to be done beside the step loop, and as soon."""
@@ -145,7 +157,8 @@ class Follower:
             alone.append(together.pop())
         for position, token_id in alone:
             before, position.finding = position.finding, Finding(Search())
-            self._threads.submit(self._find_one, position, token_id, before, position.finding.search)
+            threads = self._slow if position.cost.is_high else self._threads
+            threads.submit(self._find_one, position, token_id, before, position.finding.search)
         if together:
             search = Search()
             for index, (position, _) in enumerate(together):
@@ -161,7 +174,8 @@ class Follower:
     ) -> None:
         try:
             if before is not None:
-                # Never waits long: jobs start in the order of their submission, so the one before has.
+                # Never waits long: jobs start in the order of their submission, so the one before has; only
+                # one that has just become slow changes its threads.
                 before.search.found.exception()
             search.began_s = time.monotonic()
             began_s = time.thread_time()

@@ -71,6 +71,46 @@ def test_other_kinds_of_adapters_are_refused_by_name(
     assert refused.value.kind is ErrorKind.UNSUPPORTED
 
 
+@pytest.mark.parametrize("pattern", ["(([a-z_.0-9])+)+X", "(a|b)*", ".*.*.*.*X", "q_proj" * 100, "(q_proj"])
+def test_a_pattern_that_could_take_for_ever_is_refused_before_it_is_tried(
+    model: Any, shape: DecoderShape, tmp_path: Path, pattern: str
+) -> None:
+    write_adapter(model, tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "alpha_pattern": {pattern: 16}}))
+    with pytest.raises(InflightError, match="alpha_pattern has"):
+        read_adapter(tmp_path, "a", shape, 16)
+
+
+def test_a_pattern_chooses_modules_by_their_names(model: Any, shape: DecoderShape, tmp_path: Path) -> None:
+    write_adapter(model, tmp_path, modules=("q_proj", "v_proj"), lora_alpha=4)
+    plain = read_adapter(tmp_path, "a", shape, 16).layers[1]
+    path = tmp_path / "adapter_config.json"
+    chosen = {r"layers\.\d+\.self_attn.(v_proj)": 8}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "alpha_pattern": chosen}))
+    found = read_adapter(tmp_path, "a", shape, 16).layers[1]
+    assert np.allclose(found[Part.VALUE].expand, 2 * plain[Part.VALUE].expand)
+    assert np.array_equal(found[Part.QUERY].expand, plain[Part.QUERY].expand)
+
+
+def test_an_adapter_that_is_too_large_is_refused_by_its_header(
+    model: Any, shape: DecoderShape, tmp_path: Path
+) -> None:
+    """The numbers are not even there."""
+    write_adapter(model, tmp_path, modules=("v_proj",))
+    path = tmp_path / "adapter_model.safetensors"
+    stored = path.read_bytes()
+    length = int.from_bytes(stored[:8], "little")
+    header = json.loads(stored[8 : 8 + length])
+    for name, entry in header.items():
+        if "lora" in name:
+            entry["shape"] = [10**9 if size == 4 else size for size in entry["shape"]]
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + stored[8 + length :])
+    with pytest.raises(InflightError, match="rank 1000000000"):
+        read_adapter(tmp_path, "a", shape, 16)
+
+
 @pytest.mark.parametrize("tensor", ["lm_head.lora_A.weight", "model.embed_tokens.lora_embedding_A"])
 def test_adapters_of_embeddings_and_heads_are_refused_by_name(
     model: Any, shape: DecoderShape, tmp_path: Path, tensor: str

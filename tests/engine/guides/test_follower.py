@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from threading import Event
+from typing import Any, cast
 
 import pytest
 from llguidance import LLMatcher
@@ -127,6 +129,10 @@ def is_low(cost: GuideCost) -> bool:
     return cost.is_low
 
 
+def is_high(cost: GuideCost) -> bool:
+    return cost.is_high
+
+
 def is_ready(state: GuideState) -> bool:
     return state.is_ready
 
@@ -168,6 +174,68 @@ def test_a_search_that_takes_long_makes_doubtful_whoever_was_part_of_it(table: T
         assert not any(position.cost.is_low for position in positions)
     finally:
         follower.close()
+
+
+class Stuck:
+    """A matcher whose next tokens take until `found` is set."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+        self.found = Event()
+
+    def consume_token(self, token_id: int) -> bool:
+        return self._matcher.consume_token(token_id)
+
+    def compute_bitmask(self) -> bytes:
+        assert self.found.wait(WAIT_S)
+        return self._matcher.compute_bitmask()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+
+def test_answers_under_slow_guides_wait_for_each_other_and_keep_nobody_else_waiting(
+    table: TokenTable,
+) -> None:
+    follower = Follower(GuideLimits(following_threads=2))
+    grammar = LLMatcher.grammar_from_regex("[a-z]*")
+    slow, stuck = [], []
+    try:
+        for _ in range(6):
+            slow.append(follower.begin(LLMatcher(table.tokenizer, grammar), table))
+            slow[-1].finding.result(WAIT_S)
+            slow[-1].cost.note(0.2)
+            stuck.append(Stuck(slow[-1].matcher))
+            slow[-1].matcher = cast(LLMatcher, stuck[-1])
+            follower.tell(slow[-1], id_of("a"))
+        follower.follow()
+        other = follower.begin(LLMatcher(table.tokenizer, grammar), table)
+        other.finding.result(WAIT_S)
+        for _ in range(10):
+            follower.tell(other, id_of("a"))
+            follower.follow()
+            assert other.finding.result(WAIT_S).tokens.any()
+        assert not any(each.finding.is_done for each in slow)
+    finally:
+        for each in stuck:
+            each.found.set()
+        assert all(each.finding.result(WAIT_S).tokens.any() for each in slow)
+        follower.close()
+
+
+def test_a_guide_that_takes_longer_than_it_should_again_and_again_is_slow_for_good() -> None:
+    cost = GuideCost()
+    for _ in range(1_000):
+        cost.note(0.0015)
+    cost.note(0.03)  # once, as a guide's first token may
+    assert not is_high(cost)
+    for _ in range(4):
+        cost.note(0.02)
+    assert is_high(cost)
+    for _ in range(100):
+        cost.note(0.0)
+    assert is_high(cost)
+    assert not is_low(cost)
 
 
 def test_what_waits_behind_others_is_not_given_up_before_it_had_its_own_time(table: TokenTable) -> None:

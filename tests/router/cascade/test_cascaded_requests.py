@@ -88,6 +88,13 @@ async def cascading(cascade: Cascade) -> AsyncIterator[Cascading]:
         yield Cascading(router, large, judge)
 
 
+async def test_a_tag_of_ollama_is_part_of_the_name_elsewhere() -> None:
+    async with cascading(CERTAIN) as it:
+        assert (await it.ask("/api/chat", model=f"{NAME}:latest")).status_code == 200
+        refused = await it.ask(CHAT, model=f"{NAME}:latest")
+        assert (refused.status_code, it.calls()) == (404, (1, 0, 0))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", BODIES)
 async def test_every_door_tells_the_small_models_answer_where_it_passes_and_else_the_large_ones(

@@ -102,3 +102,12 @@ async def test_stored_completions_belong_to_their_user_and_count_in_the_quota() 
         statuses = [(await router.http.post(path, json=body, headers=own)).status_code for _ in range(3)]
         assert statuses[-1] == 413
         assert (await router.http.get(f"{path}/{made['id']}", headers=own)).status_code == 200
+
+
+@pytest.mark.parametrize("query", ["model=a%00b", "metadata[a]=%00", "after=a%00b"])
+async def test_a_query_with_a_character_that_no_database_takes_is_refused(
+    router: RunningRouter, query: str
+) -> None:
+    answer = await router.http.get(f"/v1/chat/completions?{query}")
+    assert answer.status_code == 400
+    assert "NUL" in answer.json()["error"]["message"]

@@ -1,0 +1,1 @@
+"""What one tenant's attacks cost a neighbour: `python -m benchmarks.attacks`."""
