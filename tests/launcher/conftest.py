@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import time
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 import typer.testing
 from typer.main import get_command
 
+from launcher.stack.processes import ChildProcess, descendants
 from router.tenants.tenancy import open_store, tenancy_settings
 from tests.in_memory import folder_in_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 class RecordedProgress:
@@ -44,6 +47,20 @@ def commands_are_built_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", cache(get_command))
         yield
+
+
+@pytest.fixture(autouse=True)
+def others_processes_are_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher ends all processes below it: below a worker of the tests, those of other tests as well."""
+    began_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def own(spare: Iterable[ChildProcess] = ()) -> list[psutil.Process]:
+        return [
+            each for each in descendants(spare) if each.create_time() - psutil.boot_time() > began_s - 0.1
+        ]
+
+    for user in ("services", "triton_services"):
+        monkeypatch.setattr(f"launcher.stack.{user}.descendants", own)
 
 
 @pytest.fixture

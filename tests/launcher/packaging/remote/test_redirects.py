@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import ssl
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from launcher.packaging.models.checkpoint import CheckpointError
+from launcher.packaging.remote.address import parse_address
 from launcher.packaging.remote.copies import fetch_model
+from launcher.packaging.remote.looking import open_source
+from launcher.packaging.remote.source import SourceError
 from launcher.stack.triton_certificates import Authority
 from tests.fakes.file_server import COMMIT, FileServer, file_server
 from tests.launcher.packaging.remote.test_copies import write_sums
@@ -88,11 +91,7 @@ def test_the_hub_is_not_followed_through_http(
 
 
 def test_a_registry_is_not_followed_through_http(
-    servers: tuple[FileServer, FileServer, FileServer],
-    checkpoint: Path,
-    tmp_path: Path,
-    progress: RecordedProgress,
-    monkeypatch: pytest.MonkeyPatch,
+    servers: tuple[FileServer, FileServer, FileServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("oras")
     first, plain, last = servers
@@ -101,6 +100,9 @@ def test_a_registry_is_not_followed_through_http(
     # Without TLS on loopback is the rule for registries: this one is called by another name.
     monkeypatch.setattr("launcher.packaging.remote.registry._LOOPBACK", re.compile("never"))
     host = first.url.removeprefix("https://")
-    with pytest.raises(CheckpointError, match="only https:// is followed"):
-        fetch_model(f"oci://{host}/team/llama:v1", tmp_path / "data", progress)
+    with (
+        closing(open_source(parse_address(f"oci://{host}/team/llama:v1"))) as registry,
+        pytest.raises(SourceError, match="only https:// is followed"),
+    ):
+        registry.look()
     assert plain.asked == []
