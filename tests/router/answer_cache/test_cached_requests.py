@@ -144,7 +144,7 @@ async def test_what_a_deleted_file_said_does_not_come_back_however_its_name_is_e
 ) -> None:
     key = await new_key(router)
     headers = {"authorization": f"Bearer {key}"}
-    form = {"purpose": (None, "user_data"), "file": ("a.txt", b"secret")}
+    form: dict[str, Any] = {"purpose": (None, "user_data"), "file": ("a.txt", b"secret")}
     made = await router.http.post("/v1/files", files=form, headers=headers)
     part = {"type": "file", "file": {"file_id": made.json()["id"]}}
     asked = {"model": MODEL, "messages": [{"role": "user", "content": [part]}]}
