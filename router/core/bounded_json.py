@@ -80,6 +80,7 @@ def weigh(body: bytes, most_items: int = MOST_ITEMS, most_names: int = MOST_NAME
     """Return what is outside of texts, in one pass; raise TooMuchJson as soon as it is too much."""
     weight = Weight()
     inside, start = 0, _skim(body, weight)
+    _check(weight, most_items, most_names)
     while start < len(body):
         piece = body[start : start + _SLICE_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # what follows belongs to it
@@ -91,12 +92,16 @@ def weigh(body: bytes, most_items: int = MOST_ITEMS, most_names: int = MOST_NAME
         outside = b"".join(parts[inside::2])
         _add(weight, outside, (len(parts) - inside) // 2)
         inside ^= (len(parts) - 1) & 1
-        if weight.items > most_items:
-            raise TooMuchJson(f"the JSON has {weight.items} lists, objects and texts or more; "
-                              f"allowed: at most {most_items}")  # fmt: skip
-        if weight.names > most_names:
-            raise TooMuchJson(f"the JSON has {weight.names} names or more; allowed: at most {most_names}")
+        _check(weight, most_items, most_names)
     return weight
+
+
+def _check(weight: Weight, most_items: int, most_names: int) -> None:
+    if weight.items > most_items:
+        raise TooMuchJson(f"the JSON has {weight.items} lists, objects and texts or more; "
+                          f"allowed: at most {most_items}")  # fmt: skip
+    if weight.names > most_names:
+        raise TooMuchJson(f"the JSON has {weight.names} names or more; allowed: at most {most_names}")
 
 
 def _skim(body: bytes, weight: Weight) -> int:
