@@ -42,8 +42,9 @@ def with_fields(**fields: object) -> bytes:
         (b'{"model": "\\ud800"}', "the body is not valid JSON"),
         (b'{"temperature": NaN}', "the body is not valid JSON"),
         (b'{"temperature": 1e309}', "temperature: number out of range"),
-        (b'{"prediction": ' + b"[" * 200_000, "the JSON is nested too deeply"),
-        (b"[" * 200_000, "the body: expected `object`, got `array`"),
+        (b'{"prediction": ' + b"[" * 20_000, "the JSON is nested too deeply"),
+        (b"[" * 20_000, "the body: expected `object`, got `array`"),
+        (b'{"prediction": ' + b"[" * 200_000, "the JSON has 200002 lists, objects and texts or more"),
     ],
 )
 def test_an_unreadable_body_is_refused_with_a_reason(body: bytes, message: str) -> None:
