@@ -266,9 +266,9 @@ async def test_brackets_in_a_text_are_text(kserve: RunningKserve) -> None:
     assert (await kserve.router.http.post(CHAT, json=body)).status_code == 200
 
 
-async def test_a_body_of_too_many_values_is_refused_by_their_number(kserve: RunningKserve) -> None:
+async def test_a_body_of_too_many_lists_and_texts_is_refused_by_their_number(kserve: RunningKserve) -> None:
     kind = {"content-type": "application/json"}
     answer = await kserve.router.http.post(CHAT, content=with_tool(70_000), headers=kind)
     assert answer.status_code == 400
     message = answer.json()["error"]["message"]
-    assert message.endswith("values; allowed: at most 32768")
+    assert message.endswith("lists, objects and texts or more; allowed: at most 32768")
