@@ -122,3 +122,14 @@ async def test_an_unknown_token_id_is_refused_in_the_callers_terms(
     told = (await router.complete(prompt=[99999])).json()["error"]
     assert told["message"] == "prompt: there is no token 99999; allowed: 0 to 49151"
     assert told["param"] == "prompt"
+
+
+async def test_more_token_ids_than_the_model_takes_are_refused_before_they_are_sent(
+    router: RunningRouter,
+) -> None:
+    most = router.parts.models.lineups[MODEL].stable.context_tokens  # type: ignore[union-attr]
+    answer = await router.complete(prompt=[1] * (most + 1))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert not router.pipeline.calls
+    assert (await router.complete(prompt=[1] * most)).status_code == 200
