@@ -20,4 +20,5 @@ async def test_streams_go_on_through_the_other_router_and_the_engine_ends_what_n
     with running_redis() as redis, running_routers(stack, default_checkpoint, tmp_path, redis.url) as routers:
         result = await cut_streams.run(stack, routers, streams=8, max_tokens=12, seed=1, orphans=1)
     assert result.is_clean, result
-    assert result.cuts  # on a busy machine several tokens share an event: a stream may end before its cut
+    # On a busy machine several tokens share an event, and a stream may end before its cut.
+    assert result.cuts >= 4
