@@ -144,7 +144,7 @@ def test_a_new_router_serves_beside_an_old_one_on_one_store_and_with_an_old_trit
 def test_the_store_was_backed_up_before_the_new_router_migrated_it(upgrade: Upgrade) -> None:
     (file,) = (upgrade.split.folder / "state" / "backups").iterdir()
     assert file.name.startswith("schema-")
-    assert "the store has schema" in upgrade.router.output
+    assert "the store is migrated from schema" in upgrade.router.output
 
 
 def test_what_one_router_is_told_the_other_knows_whichever_of_them_is_old(upgrade: Upgrade) -> None:
