@@ -65,7 +65,10 @@ class FairPool:
 
         job = self._threads.submit(copy_context().run, timed)
         job.add_done_callback(lambda _: _call_soon(loop, ended))
-        return await asyncio.wrap_future(job)
+        try:
+            return await asyncio.wrap_future(job)
+        finally:
+            del job  # its exception has this frame: together they would keep a refused body for long
 
     async def finish(
         self, tenant: str, work: Callable[..., Coroutine[Any, Any, Result]], *given: Any

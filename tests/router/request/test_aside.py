@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
 
 from router.request.aside import Aside
 from tests.pace import patience
-from tests.waiting import soon
+from tests.waiting import soon, until
 
 
 class Work:
@@ -72,3 +74,23 @@ async def test_who_leaves_at_the_moment_of_the_turn_gives_it_on(aside: Aside) ->
     second.cancel()
     await asyncio.wait([second])
     assert await soon(aside.run("c", int, "1")) == 1
+
+
+class Body:
+    """Stands for a large one; unlike bytes it can be asked whether it is still there."""
+
+
+async def test_a_refused_body_is_not_kept_by_its_refusal(aside: Aside) -> None:
+    def refuse(body: Body) -> None:
+        raise ValueError(body)
+
+    body = Body()
+    kept = weakref.ref(body)
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="Body"):
+            await aside.run("acme", refuse, body)
+        del body
+        await until(lambda: kept() is None, "only the garbage collector would find it")
+    finally:
+        gc.enable()
