@@ -356,3 +356,17 @@ def test_before_forecasts_are_tried_a_deadline_itself_still_counts() -> None:
     refusal = entries[4].refusal
     assert refusal is not None
     assert refusal.reason is Reason.TOO_LATE
+
+
+def test_of_an_answer_in_several_sequences_the_length_of_each_is_learned_at_its_own_limit() -> None:
+    lengths = OutputLengths()
+    policy = Dispatcher(EqualShares(), lengths)
+    policy.resize(ENGINE)
+    for _ in range(20):
+        lengths.learn("a", 400, 300)
+        entry = policy.offer(demand(most=400, sequences=4), Answer(completion_tokens=160), 0.0)
+        assert isinstance(entry, QueueEntry)
+        policy.hand_on(0.0)
+        policy.end(entry, 1.0)
+    assert 40 <= lengths.expect("a", 100).p90 <= 50
+    assert 300 <= lengths.expect("a", 400).p50 <= 375

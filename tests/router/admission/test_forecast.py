@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -83,3 +84,21 @@ def test_a_quantile_without_samples_relaxes() -> None:
     for _ in range(10_000):
         quantile.relax()
     assert quantile.value == pytest.approx(1.0)
+
+
+def test_a_refusal_moves_a_quantile_a_tenth_as_far_as_a_request_that_came_earlier_than_it() -> None:
+    learned, relaxed = Quantile(0.9, 8.0), Quantile(0.9, 8.0)
+    for quantile in (learned, relaxed):
+        for _ in range(10_000):
+            quantile.learn(1e9)
+    highest = learned.value
+    learned.learn(0.0)
+    relaxed.relax()
+    assert math.log(highest / learned.value) == pytest.approx(10 * math.log(highest / relaxed.value))
+
+
+def test_replicas_share_the_sequences_that_run_and_the_cache_that_they_read() -> None:
+    demand, costly = Demand("a", Tier.STANDARD, 100, 1, 1, 0.0, 1.0), StepCost(10.0, 0.1, 0.25, 0.5)
+    one, two = (Capacity(each, 64 * each, None, step_tokens=512, step=costly) for each in (1, 2))
+    assert service_s(demand, two, 0, 8, 40_000) == pytest.approx(service_s(demand, one, 0, 4, 20_000))
+    assert service_s(demand, one, 0, 4, 20_000) > service_s(demand, one, 0, 4, 10_000)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -129,3 +130,12 @@ def test_two_models_split_requests_with_different_salts() -> None:
 def test_invalid_weights_are_refused(arms: tuple[tuple[int, float], ...]) -> None:
     with pytest.raises(ValueError, match=r"split|weights"):
         ModelSplit("m", arms, "s")
+
+
+def test_a_shadow_and_what_stands_by_stay_until_their_own_release_is_promoted_or_withdrawn() -> None:
+    split = replace(first_split("m", 1).all_to(2), shadow=Shadow(4, 0.1))
+    assert split.all_to(3).shadow == Shadow(4, 0.1)
+    assert split.all_to(4).shadow is None
+    assert (split.without(3).shadow, split.without(3).standby) == (Shadow(4, 0.1), 1)
+    assert split.without(4).shadow is None
+    assert split.without(1).standby is None

@@ -161,3 +161,11 @@ def test_revivals_come_at_once_then_ever_later_and_never_end(waits_s: list[float
         if wait_s >= TRUSTED_AFTER_S + 1:
             assert following.attempts == 1
         revivals = following
+
+
+def test_each_revival_in_a_row_waits_twice_as_long_as_the_one_before_and_a_minute_at_most() -> None:
+    revivals, pauses_s = Revivals(), []
+    for _ in range(8):
+        revivals = revivals.after_attempt(max(revivals.due_s, 0.0))
+        pauses_s.append(revivals.due_s - revivals.last_s)
+    assert pauses_s == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]

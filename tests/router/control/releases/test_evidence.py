@@ -164,3 +164,16 @@ def test_two_estimates_together_lie_between_both_and_are_surer_than_either(
     assert min(one.count, other.count) - 1e-6 <= found.count <= one.count + other.count + 1e-6
     assert together(one, None) == together(None, one) == one
     assert together(None, None) is None
+
+
+def test_a_stretch_with_more_requests_counts_for_more_up_to_a_bound() -> None:
+    def part_of(count: int, beside: int) -> float:
+        """Which part of the estimate comes from the first of two stretches of so many requests."""
+        one, other = Pair(Spread(count, 1.0, 1.0), Spread(count)), Pair(Spread(beside), Spread(beside))
+        found = estimate([one, other])
+        assert found is not None
+        return found.difference
+
+    assert part_of(8, 8) == pytest.approx(0.5)
+    assert part_of(8, 2) > 0.7
+    assert part_of(2000, 200) < 0.53

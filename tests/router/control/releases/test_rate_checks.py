@@ -93,3 +93,15 @@ def test_the_most_lenient_margin_is_one_too(is_alone: bool) -> None:
     steps = [(Proportion(0, 10), Proportion(0, 10)), (Proportion(0, 0), Proportion(0, 10))]
     found = check_rate(Gate.ERRORS, steps, (0.5, 2.4), LIMIT, is_alone=is_alone)
     assert found.shown in (Shown.UNKNOWN, Shown.WITHIN)
+
+
+def test_what_the_stable_release_shows_beside_the_last_of_several_steps_counts_too() -> None:
+    steps = [(Proportion(0, 400), Proportion(0, 400))] * 2
+    in_last_step = Proportion(4, 400)
+    well, worse = (
+        check_rate(Gate.ERRORS, [*steps, (in_last_step, beside)], MARGINS, LIMIT, is_alone=True, presumed=0.1)
+        for beside in (Proportion(0, 400), Proportion(40, 400))
+    )
+    assert well.within is not None
+    assert worse.within is not None
+    assert worse.within > well.within

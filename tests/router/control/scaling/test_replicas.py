@@ -146,3 +146,12 @@ def test_there_is_always_one_and_never_less_than_the_work_of_the_moment_takes(
         wanted = scaling.wanted(Load(replicas, drain_s, risk, objective_s, offered), now_s)
         assert wanted >= max(1, math.floor(offered / 1000 / 0.9))
         assert wanted < 1e7
+
+
+def test_a_queue_asks_for_more_replicas_only_once_it_has_been_long_for_a_while() -> None:
+    scaling, begins_s = ReplicaScaling(), 10_000.0
+    long = [load(drain_s=100.0)] * 4
+    asked = told(scaling, long, every_s=5.0, from_s=begins_s)
+    assert asked[:3] == [2, 2, 2]
+    assert asked[3] > 2
+    assert told(ReplicaScaling(), [*long[:3], load(), *long[:3]], every_s=5.0, from_s=begins_s) == [2] * 7
