@@ -34,8 +34,16 @@ TESTS_LIMIT_S = 10.0
 
 
 def main() -> None:
-    # As conftest.py has it; too late once something has imported numpy or a kernel.
-    os.environ.update(TRITON_INTERPRET="1", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    # The order of sets, for one run to be as the other; and what conftest.py has, too late once a kernel or
+    # numpy is imported.
+    wanted = {
+        "PYTHONHASHSEED": "0",
+        "TRITON_INTERPRET": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    if not wanted.items() <= os.environ.items():
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, **wanted})
     options = _options()
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 150)
     recorded = read_record(options.record) if options.record.exists() else {}
