@@ -75,7 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.thorough = True
     tiers.choose_examples(thorough=config.getoption("--thorough"), seed=seed_of_this_change())
     # A test that hangs is ended later where everything takes longer.
-    config.option.timeout = (config.option.timeout or float(config.getini("timeout"))) * slowdown()
+    config.option.timeout = (
+        config.getoption("timeout", None) or float(config.getini("timeout"))
+    ) * slowdown()
     # Commands that tests call in this process make files as they do in their own: for the owner alone.
     os.umask(0o077)
     config.stash[SHARE] = Share(config)
