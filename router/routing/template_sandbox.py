@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from jinja2.nodes import BinExpr, Block, Concat, Dict, Expr, For, Getattr, List, Output, Tuple
 
 # A prompt of a few messages takes 20 µs. A long conversation has more time, by its characters.
-RENDER_S = 0.05
-RENDER_S_PER_CHAR = 1e-6
-_LOOK_AGAIN_S = 0.005
+RENDER_S = 0.003
+RENDER_S_PER_CHAR = 5e-7
+_LOOK_AGAIN_S = 0.001
 FREE_CHARS, COPIES = 1 << 20, 8
 MOST_CHARS = 32 << 20
 _MOST_BITS = 4096
